@@ -1,5 +1,4 @@
-"""Kinds of mixers and of feed-forward parts: tensors, products, cores and ranks counted one by one,
-gradients against finite differences, limits."""
+"""Kinds of parts: tensors, products, cores and ranks counted one by one, gradients, limits."""
 
 from __future__ import annotations
 
@@ -215,8 +214,7 @@ def test_a_token_passes_every_matrix_once(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_ranks_of_tp_share_all_but_what_every_one_holds(name):
-    """What a rank does and keeps is `a + b / tp`; a of the products is that of the parameters on
-    every rank."""
+    """What a rank does and keeps is `a + b / tp`; of products a is of parameters on every rank."""
     sizes, _, _ = CASES[name]
     found: dict[str, list[float]] = {}
     for tp in (1.0, 2.0, 4.0):
@@ -387,8 +385,7 @@ def test_ranks_that_hold_whole_chunks_all_work_alike():
 
 @pytest.mark.parametrize("name", MIXERS)
 def test_ranks_of_cp_pass_on_what_the_others_see(name):
-    """All but a single matrix; linear mixers the same however long the sequence, attention over all
-    of it as much as the sequence is long."""
+    """Linear mixers as much however long the sequence, attention as much as it is long."""
     sizes, _, _ = CASES[name]
     rings = []
     for seq_len in (S, 2 * S):
@@ -438,8 +435,11 @@ def kind(name: str, **sizes: float) -> dict[str, Any]:
 
 
 def published() -> dict[str, tuple[dict[str, Any], int, float]]:
-    """Shapes, counts of their tensors (transformers' models of published configurations, router
-    biases left out), active parameters with embeddings as published [1e9]; 0 = not published."""
+    """Shapes, counts of their tensors, and active parameters [1e9].
+
+    Of transformers' models of published configurations, without router biases; active ones with
+    embeddings, which publications leave out.
+    """
     gdn = kind("delta", key_heads=16, value_heads=32, key_dim=128, value_dim=128)
     wide = gdn | {"value_heads": 48}
     gated = kind("attention", n_heads=16, n_kv_heads=2, head_dim=256, output_gate=1, small=512)

@@ -111,10 +111,11 @@ class Delta(struct.PyTreeNode, kw_only=True):
         return split, self.gate_rank + self.decay_rank
 
     def parameters(self, h: Array) -> Weights:
-        """Matrices `h (2 K + V + n + gate + decay) + V h`, K of all keys and V of all values, gate
-        V and decay n wide, or n k, or from latents; `taps (2 K + V)`; a norm v and h; scales n, and
-        biases of decays n, or n k (transformers' `qwen3_next`, flash-linear-attention's
-        `layers/kda.py`).
+        """Matrices `h (2 K + V + n + gate + decay) + V h`, taps, norms, scales.
+
+        K is of all keys and V of all values; the gate is V wide and decays n, or n k, or both are
+        from latents; `taps (2 K + V)`; norms v and h; scales n, and biases of decays n, or n k
+        (transformers' `qwen3_next`, `qwen3_5`; flash-linear-attention's `layers/kda.py`).
         """
         keys, values, wide = self._widths()
         split, whole = self._columns()
@@ -127,14 +128,14 @@ class Delta(struct.PyTreeNode, kw_only=True):
         )
 
     def core(self, at: Site) -> Core:
-        """What the kernels of flash-linear-attention run on matrix units, in chunks of c tokens: `6
-        k v + c (5¼ k + 4 v) + c² / 2` FLOPs a token and head of values, `3½ k` with a decay a
-        channel, whose blocks on the diagonal run beside matrix units.
+        """What flash-linear-attention's kernels run on matrix units, in chunks of c tokens.
 
-        Six products with states (two to make them, one to read), the matrix of keys by blocks of 16
-        (10 of 16, of them 6 off the diagonal, there of queries, too), its inverse, and products of
-        it and of scores with keys and values. Exponentials: of pairs in both matrices, or of
-        channels, half a block and six a token.
+        Forward `6 k v + c (5¼ k + 4 v) + c² / 2` FLOPs a token and head of values; `3½ k` with a
+        decay a channel, whose blocks on the diagonal run beside matrix units. Three products with
+        states (two to make them, one to read), the matrix of keys by blocks of 16 (10 of 16, of
+        them 6 off the diagonal, there of queries, too), its inverse, and products of it and of
+        scores with keys and values. Exponentials: of pairs in both matrices, or of channels, half a
+        block and six a token.
 
         Backward `16 k v + c (18 k + 10 v) + 4 c²`, `9 k` with a decay a channel: states and both
         products made again, gradients.
@@ -151,8 +152,10 @@ class Delta(struct.PyTreeNode, kw_only=True):
         return Core(heads * flops, heads * exponentials, behind=behind)
 
     def _touched(self, at: Site) -> Passes:
-        """Elements that its kernels touch, by pass; gates a head and sums of gradients over heads
-        that share keys are left out."""
+        """Elements that its kernels touch, by pass.
+
+        Gates a head and sums of gradients over heads that share keys are left out.
+        """
         keys, values, wide = self._widths()
         decay, tp = self._channels()[1], at.layout.tp
         matrices = self.value_heads * CHUNK
@@ -194,9 +197,11 @@ class Delta(struct.PyTreeNode, kw_only=True):
         )
 
     def keeps(self, at: Site) -> Kept:
-        """What the convolution reads and returns, the gate and the output before and behind its
-        norm, matrices of chunks (two with decays a channel, and what these come from), latents as
-        operands; states are made again."""
+        """What the convolution reads and returns, the gate, the output, matrices, latents.
+
+        The output before and behind its norm; two matrices with decays a channel, and what these
+        come from; latents as operands. States are made again.
+        """
         keys, values, wide = self._widths()
         decay, tp = self._channels()[1], at.layout.tp
         mixed = 2.0 * (2.0 * keys + values) + values + decay * wide

@@ -35,9 +35,10 @@ and keys) for one, where attention has five for two."""
 
 
 def scoring(at: Site, top: Array, width: Array, there: Array) -> Core:
-    """An indexer's scores of every pair of tokens, `2 t s n d_i` FLOPs, half of them where causal,
-    on every rank of tp; it learns from picked keys alone (DeepSeek-AI 2025, arXiv 2512.02556, the
-    sparse stage; a dense warm-up learns from all).
+    """An indexer's scores of every pair of tokens, `2 t s n d_i` FLOPs, half where causal.
+
+    Every rank of tp has all of them. It learns from picked keys alone (DeepSeek-AI 2025, arXiv
+    2512.02556, the sparse stage; a dense warm-up learns from all).
 
     Args:
       top: keys that are picked [token]. width: of all its heads, n d_i [count].
@@ -100,9 +101,12 @@ class Latent(struct.PyTreeNode, kw_only=True):
         return whole, (1.0 - ranked) * heads, ranked * heads, pairs
 
     def parameters(self, h: Array) -> Weights:
-        """`h (r_q + r_kv + d) + r_q a (e + x) + r_kv a (2 e + x − d) + a e h`, norms `h + r_q +
-        r_kv`, the indexer's `r_q n d_i + h (d_i + n)` and `2 d_i` of a layer norm (transformers'
-        `deepseek_v32`, `glm_moe_dsa`)."""
+        """Matrices, norms `h + r_q + r_kv`, and an indexer's.
+
+        `h (r_q + r_kv + d) + r_q a (e + x) + r_kv a (2 e + x − d) + a e h`; the indexer's `r_q n
+        d_i + h (d_i + n)` and `2 d_i` of a layer norm (transformers' `deepseek_v32`,
+        `glm_moe_dsa`).
+        """
         whole, split, queries, pairs = self._widths()
         out = self.n_heads * self.head_dim
         latents = self.q_rank + self.kv_rank
@@ -120,10 +124,12 @@ class Latent(struct.PyTreeNode, kw_only=True):
         )
 
     def _core(self, at: Site) -> Core:
-        """Over all keys heads are as wide as they are; over picked ones kernels score latents (of
-        `r_kv + d`) and sum them (`r_kv`), since a gathered latent serves all heads (DeepSeek-AI
-        2025, arXiv 2512.02556, FlashMLA). An average query picks what a window of as many keys
-        holds."""
+        """Over all keys as wide as heads are; over picked ones as wide as latents.
+
+        Kernels then score latents (of `r_kv + d`) and sum them (`r_kv`), since a gathered latent
+        serves all heads (DeepSeek-AI 2025, arXiv 2512.02556, FlashMLA). An average query picks what
+        a window of as many keys holds.
+        """
         sparse = self._there()[1]
         plain = 2.0 * self.head_dim + self.qk_extra
         latent = 2.0 * self.kv_rank + self.rope_dim
@@ -132,9 +138,10 @@ class Latent(struct.PyTreeNode, kw_only=True):
         return core._replace(stretch=off_matrix_units(self.head_dim, at.software.flash))
 
     def work(self, at: Site) -> Work:
-        """Products into latents, from them (both as one row of their mean inner size), the core and
-        the output; an indexer's products, on every rank of tp (Megatron-Core's
-        `experimental_attention_variant/dsa.py`).
+        """Products into latents, from them, the core, the output; an indexer's.
+
+        Both products from latents are one row of their mean inner size. Every rank of tp has the
+        indexer's (Megatron-Core's `experimental_attention_variant/dsa.py`).
 
         Kernels of an indexer: 3 products, a norm, rotary of queries and keys, weights, scores,
         their top, the probabilities that it learns, its loss. Ranks of cp gather latents and its
