@@ -19,6 +19,7 @@ from dmodel.blocks.mamba import CHUNK as SCAN
 from dmodel.blocks.part import Site, Work, site
 from dmodel.catalog.shapes import model_of, part_of
 from dmodel.cost import memory
+from dmodel.cost.compute import attention_passes
 from dmodel.counts import activation_bytes, active_parameters, between_layers, parameters
 from dmodel.records import Model, Plan
 from dmodel.step import memory_use, step_time
@@ -83,7 +84,7 @@ CASES: dict[str, tuple[dict[str, Any], Shapes, Shapes]] = {
         [(H,), (40,), (32,), (24,), (24,)],
     ),
     "latent, keys picked before": (
-        MLA | {"q_rank": 40, "index_top": 100, "picked": 1},
+        MLA | {"q_rank": 40, "index_dim": 24, "index_top": 100, "picked": 1},
         [(40, H), (8 * 24, 40), (40, H), (8 * (16 + 16), 32), (H, 8 * 16)],
         [(H,), (40,), (32,)],
     ),
@@ -666,3 +667,13 @@ def test_residual_streams_go_from_layer_to_layer():
     streams = [layer(m, plan).streams.forward for m in (one, four)]
     beside = float(streams[1] - streams[0]) / wire
     assert beside == near(2 * (4 + 1 + 4 + 4 + 1 - 3))
+
+
+@pytest.mark.parametrize("behind", [0.25, 1.0, 1.5])
+def test_a_core_with_another_backward_pass_takes_as_much_longer_there(behind):
+    """Where nothing but its products takes time."""
+    chip, c = SYSTEM.chip, coefficients.default()
+    given = jnp.asarray([1e12]), jnp.asarray([0.0]), jnp.asarray([0.0]), 1.0, chip, c, float("inf")
+    plain, other = attention_passes(*given), attention_passes(*given, jnp.asarray([behind]))
+    assert float(other.forward[0]) == near(float(plain.forward[0]))
+    assert float(other.backward[0]) == near(behind * float(plain.backward[0]))

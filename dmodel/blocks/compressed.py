@@ -101,11 +101,11 @@ class Compressed(struct.PyTreeNode, kw_only=True):
         return there, there * ((streams + 2.0) * streams * (streams * h + 1.0) + 3.0)
 
     def parameters(self, h: Array) -> Weights:
-        """Matrices `h (r_q + e) + r_q a e + a e r_o + G r_o h`, norms h, `r_q` and e, and more.
+        """Matrices, norms h, `r_q` and e, and what compresses, picks and mixes.
 
-        Of compressed keys `2 σ e h`, σ 2 where they overlap, else 1, a bias for each position in
-        one, `m σ e`, a norm e; of the indexer the same of its width, `r_q n d_i` of queries and `h
-        n` of weights; and of residual streams.
+        `h (r_q + e) + r_q a e + a e r_o + G r_o h`; of compressed keys `2 σ e h`, σ 2 where they
+        overlap, else 1, a bias for each position in one, `m σ e`, a norm e; of the indexer the same
+        of its width, `r_q n d_i` of queries and `h n` of weights; and of residual streams.
         """
         (compressed, index), (keys, index_keys) = self._there(), self._series()
         heads, mixed = self.n_heads * self.head_dim, self._mixing(h)[1]

@@ -110,16 +110,16 @@ class Latent(struct.PyTreeNode, kw_only=True):
         whole, split, queries, pairs = self._widths()
         out = self.n_heads * self.head_dim
         latents = self.q_rank + self.kv_rank
-        index = self.index_heads * self.index_dim
+        index, keys = self.index_heads * self.index_dim, self._there()[0] * self.index_dim
         return Weights(
             split=h * (split + out)
             + queries * self.q_rank
             + pairs * self.kv_rank
             + h
             + latents
-            + 2.0 * self.index_dim
+            + 2.0 * keys
             + self.small,
-            whole=h * whole + self.q_rank * index + h * (self.index_dim + self.index_heads),
+            whole=h * whole + self.q_rank * index + h * (keys + self.index_heads),
             core=self.n_heads * (2.0 * self.head_dim + self.qk_extra),
         )
 
@@ -156,7 +156,7 @@ class Latent(struct.PyTreeNode, kw_only=True):
         index, (there, sparse) = self.index_heads * self.index_dim, self._there()
         wide = 2.0 * self.n_heads * (self.head_dim + self.qk_extra)
         heads = self.n_heads * (2.0 * self.head_dim + self.qk_extra) / tp
-        gathered = self.kv_rank + self.rope_dim + self.index_dim
+        gathered = self.kv_rank + self.rope_dim + there * self.index_dim
         turned = Passes(*(x + 2.0 * at.t * index for x in rotated(at, wide)))
         return Work(
             products=(
@@ -185,7 +185,7 @@ class Latent(struct.PyTreeNode, kw_only=True):
         summed = sparse * WORD * self.n_heads * self.kv_rank
         held = at.operand * self.n_heads * self.head_dim + summed + scores_kept(at, self.n_heads)
         index = WORD * ((self.index_heads + 1.0) * self.index_dim + self.index_heads)
-        index = index + 4.0 * there * smaller(self.index_top, at.s)
+        index = there * (index + 4.0 * smaller(self.index_top, at.s))
         return Kept(
             **entered(at),
             latents=at.t * (at.operand * (self.q_rank + self.kv_rank) + index),
