@@ -32,6 +32,8 @@ class ShortConv(struct.PyTreeNode, kw_only=True):
 
     KIND = "short_conv"
     COUNTED = ("taps",)
+    SPLIT = ()
+    COPIED = ()
 
     taps: Array = 3.0
     small: Array = 0.0
