@@ -1,4 +1,4 @@
-"""Formulas of a file of families: arithmetic on the keys of a configuration, in Python's notation."""
+"""Formulas of the families: arithmetic on the keys of a configuration, in Python's notation."""
 
 from __future__ import annotations
 

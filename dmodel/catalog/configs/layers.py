@@ -84,7 +84,7 @@ class Scope:
 
     def words(self, text: str) -> str:
         """A text with values in the places of names in braces."""
-        return re.sub(r"\{(\w+)\}", lambda found: f"{self(found[1]):g}", text)
+        return re.sub(r"\{(\w+)\}", lambda found: f"{self(found[1])!s:.40}", text)
 
     def value(self, formula: Any) -> Any:
         """The value of a formula, or the number that stands in its place."""
@@ -131,7 +131,8 @@ def model(family: Family, scope: Scope, path: Path, seq_len: float | None) -> Mo
 def _depth(layers: Any) -> int:
     if not isinstance(layers, int | float) or not 1 <= layers <= DEEPEST:
         raise InputError(
-            f"'num_hidden_layers': expected a whole number from 1 to {DEEPEST:,}, got {layers!r:.40}"
+            f"'num_hidden_layers': expected a whole number from 1 to {DEEPEST:,}, got "
+            f"{layers!r:.40}"
         )
     return int(layers)
 
@@ -176,11 +177,13 @@ def _block(family: Family, scope: Scope, layer: Layer, i: int) -> dict[str, Any]
 
 def _part(part: PartFormulas, scope: Scope, where: str) -> dict[str, Any]:
     """A part's kind and its sizes; those that are None are as when nothing is said."""
-    sizes = {name: scope.value(formula) for name, formula in part.sizes.items()}
-    sizes = {name: size for name, size in sizes.items() if size is not None}
-    counted = KINDS[part.kind].COUNTED
-    for name, size in sizes.items():
-        _check(name, size, where, *(n for n in sizes if n not in counted))
+    may_be_zero = part.sizes.keys() - {*KINDS[part.kind].COUNTED}
+    sizes = {}
+    for name, formula in part.sizes.items():
+        size = scope.value(formula)
+        if size is not None:
+            _check(name, size, where, *may_be_zero)
+            sizes[name] = size
     _check_heads(sizes, where)
     return {"kind": part.kind} | {n: _plain(size) for n, size in sizes.items()}
 
