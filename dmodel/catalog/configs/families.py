@@ -105,6 +105,11 @@ class Rules(NamedTuple):
     types: Mapping[str, str]
     encoders: Mapping[str, str]
 
+    @property
+    def others(self) -> frozenset[str]:
+        """Keys that are other spellings."""
+        return frozenset(each for several in self.spellings.values() for each in several)
+
 
 @functools.cache
 def _document() -> Mapping[str, Any]:

@@ -98,12 +98,17 @@ class Scope:
         if name in self._rules.any_number or not (is_number or needed):
             return value
         least = int(needed)
-        if not (is_number and least <= value <= LARGEST and value == int(value)):
+        if not is_number or not _is_whole(value, least):
             raise InputError(
                 f"{self._written.get(name, name)!r}: expected a whole number from {least} to "
                 f"{LARGEST:,}, got {value!r:.40}"
             )
         return value
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    """Whether a number is a whole one between bounds."""
+    return least <= value <= LARGEST and value == int(value)
 
 
 def model(family: Family, scope: Scope, path: Path, seq_len: float | None) -> Model:

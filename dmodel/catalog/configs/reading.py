@@ -93,7 +93,7 @@ def _says_something(value: Any) -> bool:
 
 def _is_structural(key: str, value: Any, known: Rules) -> bool:
     """Whether a key seems to say something of a model's structure."""
-    if isinstance(value, bool | str) or known.harmless.fullmatch(key):
+    if isinstance(value, bool | str) or known.harmless.fullmatch(key) or key in known.others:
         return False
     return known.structural.search(key) is not None
 
