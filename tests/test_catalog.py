@@ -533,6 +533,13 @@ def test_names_that_begin_alike_are_offered_first(kind, name, offered):
         ("qwen3-235b-a22b", "qwen-3-235b-a22b"),
         ("megatron-gpt-529.6b", "megatron-529.6b"),
         ("nemotron3-8b", "nemotron-3-8b"),
+        ("gemma4-31b", "gemma-4-31b"),
+        ("glm-5.2", "glm-5.2-744b-a40b"),
+        ("zai-org/GLM-4.6", "glm-4.5-355b-a32b"),
+        ("llama4-scout-17b-16e", "llama-4-scout"),
+        ("moonshotai/Kimi-K2.5", "kimi-k2"),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "qwen-3-next-80b-a3b"),
+        ("nvidia/Llama-3_3-Nemotron-Super-49B-v1", "nemotron-super-49b"),
     ],
 )
 def test_spellings_of_traces_and_hubs(spelling, main):

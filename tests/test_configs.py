@@ -334,6 +334,17 @@ EXACT = {
             "L=32 h=4096 f=14336 a=32 g=8 v=128000 mamba_d_ssm=1024 mamba_n_heads=128",
         ),
     ),
+    "step-3.5": (
+        196956130368,
+        config(
+            "step3p5",
+            "L=45 h=4096 f=11264 m=1280 a=64 num_attention_groups=8 e=128 v=128896"
+            " moe_num_experts=288 moe_top_k=8 share_expert_dim=1280 sliding_window=512",
+            moe_layers_enum=",".join(str(i) for i in range(3, 45)),
+            attention_other_setting={"num_attention_heads": 96, "num_attention_groups": 8},
+            layer_types=["full_attention", *["sliding_attention"] * 3] * 12,
+        ),
+    ),
     "smollm3": (3075098624, config("smollm3", "L=36 h=2048 f=11008 a=16 g=4 v=128256")),
     "command-r-plus": (
         103810674688,
@@ -588,8 +599,8 @@ def test_what_is_not_modelled_is_refused_by_name(content, words, tmp_path):
 SAID = [
     (LLAMA, ()),
     (EXACT["mimo-7b"][1], ("num_nextn_predict_layers 1",)),
-    ({**LLAMA, "model_type": "lama"}, ("'lama' is not known (nearest: llama", "plain decoder")),
-    ({n: x for n, x in LLAMA.items() if n != "model_type"}, ("no 'model_type'", "plain decoder")),
+    ({**LLAMA, "model_type": "lama"}, ("'lama' is not known (nearest: llama", "as a decoder")),
+    ({n: x for n, x in LLAMA.items() if n != "model_type"}, ("no 'model_type'", "as a decoder")),
     (
         {**LLAMA, "model_type": "mine", "architectures": ["Qwen3ForCausalLM"]},
         ("read as qwen3, by the architecture Qwen3ForCausalLM",),
@@ -701,6 +712,7 @@ def test_no_model_type_is_of_two_families():
         ("several[1]", 2),
         ("held['x']", None),
         ("up_to(int(h / 3), 4)", 4),
+        ("numbers('3, 4') == numbers([3, 4])", True),
         ("len(several) if listed(several) else max(h, 1)", 3),
     ],
 )

@@ -209,7 +209,8 @@ def decoder(
     own = {n: x for n, x in more.items() if n in OF_MODEL}
     parts: list[dict[str, Any]] = [mixer | {"head_dim": head_dim}, feed]
     for part, kind in zip(parts, (Attention, Experts if n_experts > 1.0 else Dense), strict=True):
-        part |= {n: x for n, x in more.items() if n in kind.__dataclass_fields__}
+        fields = kind.__dataclass_fields__
+        part |= {n: x for n, x in more.items() if n in fields and n not in own}
     taken = {*own, *parts[0], *parts[1]}
     if unknown := [n for n in more if n not in taken]:
         raise InputError(f"{', '.join(unknown)}: a plain decoder has no such size")

@@ -175,6 +175,6 @@ def _of_source(found: Source, family: Family, known: Rules, word: str) -> Iterat
     if outside:
         yield f"what {outside} say is left out"
     if not word:
-        yield f"{_unknown(found)}: read as a plain decoder of its keys"
+        yield f"{_unknown(found)}: read by its keys, as a decoder"
     elif not found.nested and word != found.types[0]:
         yield f"{_unknown(found)}: read as {family.name}, by the architecture {word}"
