@@ -8,12 +8,14 @@ import random
 import pytest
 from typer.testing import CliRunner
 
+from dmodel.api import Job, cluster, question
 from dmodel.catalog import transformer
 from dmodel.catalog.configs import families, formula, read
 from dmodel.catalog.models import described
 from dmodel.catalog.shapes import model_of, shape_of
 from dmodel.cli.app import app
 from dmodel.counts import active_parameters, parameters
+from dmodel.shape import completed
 from dmodel.types import InputError
 
 SHORT = {
@@ -569,6 +571,9 @@ REFUSED = [
     ({**LLAMA, "model_type": "mine", "heads_of_layers": [8, 16]}, "'heads_of_layers'"),
     ({**LLAMA, "model_type": "mine", "use_parallel_residual": True}, "parallel"),
     ({**LLAMA, "model_type": "mine", "layer_types": ["conv"] * 32}, "'conv'"),
+    ({**LLAMA, "model_type": "mine", "attn_output_gate": "true"}, "a gate of attention's output"),
+    ({**LLAMA, "model_type": "mine", "position_embedding_type": "learned"}, "learned positions"),
+    ({**LLAMA, "model_type": "mine", "norm_type": "layer_norm"}, "'norm_type'"),
     (config(None, "vocab_size=1000"), "no 'model_type'"),
     (
         {**config("opt", "L=24 h=1024 a=16 v=50272 ffn_dim=4096"), "word_embed_proj_dim": 512},
@@ -726,6 +731,15 @@ def test_formulas_without_a_value_name_their_keys(text):
     known = {"h": 8, "none": None, "several": [1, 2, 3]}
     with pytest.raises(InputError):
         formula.worked_out(text, known.__getitem__)
+
+
+def test_what_is_taken_for_granted_reaches_the_assumptions(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA, "model_type": "mine"}), encoding="utf-8")
+    asked = question(Job(str(path), seq_len=2048, global_batch=8), cluster("H100-80GB", 8))
+    _, assumed = completed(asked)
+    assert asked.model.seq_len == 2048 and asked.notes
+    assert [each.text for each in assumed] == list(asked.notes)
 
 
 def test_a_file_is_described_in_the_shell(tmp_path):

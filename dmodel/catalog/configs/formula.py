@@ -80,6 +80,8 @@ def worked_out(text: str, look: Look) -> Any:
     """
     try:
         return _value(_tree(text), look)
+    except InputError:
+        raise
     except (TypeError, ValueError, ZeroDivisionError, OverflowError, LookupError) as error:
         used = ", ".join(sorted(names(text)))
         raise InputError(f"{used}: no value can be made of them ({error})") from None
