@@ -183,12 +183,11 @@ class Attention(struct.PyTreeNode, kw_only=True):
         )
 
     def keeps(self, at: Site) -> Kept:
-        """Queries, keys, values and the output (an operand), `t [2 ((a + g) (e + x) + g e) + w a e]
-        / tp`, w the operand's bytes; with scores where they are not fused. A gate is kept, and the
-        output before it.
+        """Queries, keys, values and the output, with scores where they are not fused.
 
-        Values projected as keys are get a norm of their own and are not turned (transformers'
-        `gemma4`), so they are kept beside them.
+        `t [2 ((a + g) (e + x) + g e) + w a e] / tp`, w the bytes of an operand, which the output
+        is. A gate is kept, and the output before it. Values projected as keys are get a norm of
+        their own and are not turned (transformers' `gemma4`), so they are kept beside them.
         """
         wide, tp = self.head_dim + self.qk_extra, at.layout.tp
         valued = larger(self.own_keys, self.own_values)

@@ -39,8 +39,9 @@ NORM = Passes(2.0, 3.0)
 
 
 class Compressed(struct.PyTreeNode, kw_only=True):
-    """One head of keys, which are the values as well, for all heads of queries; compressed beyond a
-    window (DeepSeek-V4; transformers' `deepseek_v4`).
+    """One head of keys, values as well, for all heads of queries, compressed beyond a window.
+
+    As DeepSeek-V4 has it (transformers' `deepseek_v4`), with its residual streams.
 
     Attributes:
       n_heads: a, heads of queries [count].
@@ -90,18 +91,22 @@ class Compressed(struct.PyTreeNode, kw_only=True):
         return compressed * series * self.head_dim, index * series * self.index_dim
 
     def _mixing(self, h: Array) -> tuple[Array, Array]:
-        """1 where there are several residual streams; parameters of mixing them at one place: from
-        all streams `(R + 2) R` weights, as many biases, 3 scales (Xie et al. 2025, arXiv
-        2512.24880)."""
+        """1 where there are several residual streams; parameters of mixing them at one place.
+
+        From all streams `(R + 2) R` weights, as many biases, 3 scales (Xie et al. 2025, arXiv
+        2512.24880).
+        """
         streams = self.residual_streams
         there = ramp(streams - 1.0)
         return there, there * ((streams + 2.0) * streams * (streams * h + 1.0) + 3.0)
 
     def parameters(self, h: Array) -> Weights:
-        """Matrices `h (r_q + e) + r_q a e + a e r_o + G r_o h`; of compressed keys `2 σ e h`, σ 2
-        where they overlap, else 1, a bias for each position in one, `m σ e`, a norm e; of the
-        indexer the same of its width, `r_q n d_i` of queries and `h n` of weights; norms h, `r_q`
-        and e; and of residual streams."""
+        """Matrices, norms h, `r_q` and e, and what compresses, picks and mixes.
+
+        `h (r_q + e) + r_q a e + a e r_o + G r_o h`; of compressed keys `2 σ e h`, σ 2 where they
+        overlap, else 1, a bias for each position in one, `m σ e`, a norm e; of the indexer the same
+        of its width, `r_q n d_i` of queries and `h n` of weights; and of residual streams.
+        """
         (compressed, index), (keys, index_keys) = self._there(), self._series()
         heads, mixed = self.n_heads * self.head_dim, self._mixing(h)[1]
         queries = self.index_heads * self.index_dim
@@ -120,10 +125,12 @@ class Compressed(struct.PyTreeNode, kw_only=True):
         )
 
     def _cores(self, at: Site) -> tuple[Core, Core]:
-        """Over the window and over compressed keys in one kernel, for a token `s (seen(ω) + seen(k
-        m) / m)` keys on average, each scored and summed in the same width e; and the indexer over
-        all compressed keys, a share 1/m of what it would be over all (`latent.scoring`; assumed to
-        learn as in DeepSeek-V3.2)."""
+        """Over the window and compressed keys in one kernel; and the indexer.
+
+        A token has `s (seen(ω) + seen(k m) / m)` keys on average, each scored and summed in the
+        same width e. The indexer scores all compressed keys, a share 1/m of what it would over all
+        (`latent.scoring`; assumed to learn as in DeepSeek-V3.2).
+        """
         compressed, index = self._there()
         each = larger(self.ratio, 1.0)
         share = seen(at, self.window) + compressed * seen(at, self.index_top * each) / each
@@ -133,9 +140,11 @@ class Compressed(struct.PyTreeNode, kw_only=True):
         return core._replace(stretch=stretch), scoring(at, top, width, index / each)
 
     def _inside(self, at: Site) -> Passes:
-        """Elements that kernels touch: norms with rotary parts, the output turned back, pooling of
-        compressed keys in one kernel (assumed: what is pooled and its gates read, both gradients
-        written), the indexer's queries turned."""
+        """Elements that kernels touch: norms with rotary parts, the output turned back, pooling.
+
+        Keys are pooled in one kernel (assumed): what is pooled and its gates read, both gradients
+        written. The indexer's queries are turned, too.
+        """
         (keys, index_keys), each = self._series(), larger(self.ratio, 1.0)
         heads = self.n_heads * self.head_dim / at.layout.tp
         normed = heads + self.q_rank + self.head_dim
@@ -148,10 +157,12 @@ class Compressed(struct.PyTreeNode, kw_only=True):
         return Passes(*found)
 
     def _streamed(self, at: Site) -> Passes:
-        """Elements that mixing residual streams touches, of both places, beyond an addition and the
-        product that makes the weights: forward all streams read to collapse them, read and written
-        with the result, `3 R + 2`; backward `4 R + 3` (fused kernels of arXiv 2512.24880, backward
-        by the same count)."""
+        """Elements that mixing residual streams touches, beyond an addition and its product.
+
+        At each place forward all streams are read to collapse them, read and written with the
+        result, `3 R + 2`; backward `4 R + 3` (fused kernels of arXiv 2512.24880, backward by the
+        same count).
+        """
         there, streams = self._mixing(at.h)[0], self.residual_streams
         wide = SITES * there * opened(at)
         return Passes(wide * (3.0 * streams - 1.0), wide * 4.0 * streams)
@@ -180,8 +191,7 @@ class Compressed(struct.PyTreeNode, kw_only=True):
         )
 
     def work(self, at: Site) -> Work:
-        """Products into latents, keys and what is compressed, from latents, and twice out; the
-        cores; the indexer; residual streams of the whole layer.
+        """Products into latents, keys and what is compressed, from latents, and twice out.
 
         Kernels beside attention's: 2 products, norms of latents and keys, the output turned back; 3
         of compressed keys; of the indexer 2 products, pooling, a norm, rotary, weights, scores,
@@ -206,9 +216,11 @@ class Compressed(struct.PyTreeNode, kw_only=True):
         )
 
     def keeps(self, at: Site) -> Kept:
-        """Queries before and behind their norm, keys likewise, what is pooled with its gates,
-        latents as operands; the output before and behind its turn; indices of picked keys in 4
-        bytes; all residual streams and what a part returns, at both places."""
+        """Queries and keys before and behind their norm, what is pooled with its gates, latents.
+
+        Latents as operands; the output before and behind its turn; indices of picked keys in 4
+        bytes; all residual streams and what a part returns, at both places.
+        """
         (compressed, index), (keys, index_keys) = self._there(), self._series()
         each, tp, heads = larger(self.ratio, 1.0), at.layout.tp, self.n_heads * self.head_dim
         made = (compressed * self.head_dim + index * self.index_dim) / each

@@ -20,7 +20,7 @@ from dmodel.blocks.part import (
     wrapped,
 )
 from dmodel.smooth import ramp
-from dmodel.types import Array
+from dmodel.types import Array, larger
 
 CHUNK = 64.0
 """Tokens of one chunk [token] (flash-linear-attention's `chunk_gated_delta_rule`, `chunk_kda`)."""
@@ -70,13 +70,16 @@ class Delta(struct.PyTreeNode, kw_only=True):
       value_dim: v, width of a head's values [count].
       taps: of the convolution of queries, keys and values [count].
       gate_rank: width of the latents of the output's gate [count]; 0 = projected directly.
-      decay_rank: width of the latents of decays, one a channel of the keys [count]; 0 = one decay a
-        head, projected directly.
+      decay_rank: width of the latents of decays, one a channel of the keys [count]; 0 = projected
+        directly.
+      channel_decays: 1 = decays that are projected directly are one a channel (Ling 3); 0 = one a
+        head.
       small: parameters of biases beside its norm, taps and scales [count]; 0 = none.
     """
 
     KIND = "delta"
     COUNTED = ("key_heads", "value_heads", "key_dim", "value_dim")
+    CHOICES = frozenset(("channel_decays",))
 
     key_heads: Array
     value_heads: Array
@@ -85,6 +88,7 @@ class Delta(struct.PyTreeNode, kw_only=True):
     taps: Array = 4.0
     gate_rank: Array = 0.0
     decay_rank: Array = 0.0
+    channel_decays: Array = 0.0
     small: Array = 0.0
 
     def _widths(self) -> tuple[Array, Array, Array]:
@@ -92,22 +96,30 @@ class Delta(struct.PyTreeNode, kw_only=True):
         keys, values = self.key_heads * self.key_dim, self.value_heads * self.value_dim
         return keys, values, self.value_heads * self.key_dim
 
+    def _channels(self) -> tuple[Array, Array]:
+        """1 where decays come from latents, and where there is one a channel."""
+        latents = ramp(self.decay_rank)
+        return latents, larger(latents, self.channel_decays)
+
     def _columns(self) -> tuple[Array, Array]:
         """Columns of the first product that ranks of tp split, and those that every one has."""
-        keys, values, _ = self._widths()
-        gate, decay = ramp(self.gate_rank), ramp(self.decay_rank)
-        direct = (1.0 - gate) * values + (1.0 - decay) * self.value_heads
+        keys, values, wide = self._widths()
+        gate, (latents, channels) = ramp(self.gate_rank), self._channels()
+        decays = self.value_heads + channels * (wide - self.value_heads)
+        direct = (1.0 - gate) * values + (1.0 - latents) * decays
         split = 2.0 * keys + values + self.value_heads + direct
         return split, self.gate_rank + self.decay_rank
 
     def parameters(self, h: Array) -> Weights:
-        """Matrices `h (2 K + V + n + gate + decay) + V h`, K of all keys and V of all values, gate
-        V and decay n wide, or from latents; `taps (2 K + V)`; a norm v and h; scales n, and biases
-        of decays n, or n k (transformers' `qwen3_next`, flash-linear-attention's `layers/kda.py`).
+        """Matrices `h (2 K + V + n + gate + decay) + V h`, taps, norms, scales.
+
+        K is of all keys and V of all values; the gate is V wide and decays n, or n k, or both are
+        from latents; `taps (2 K + V)`; norms v and h; scales n, and biases of decays n, or n k
+        (transformers' `qwen3_next`, `qwen3_5`; flash-linear-attention's `layers/kda.py`).
         """
         keys, values, wide = self._widths()
         split, whole = self._columns()
-        decay = ramp(self.decay_rank)
+        decay = self._channels()[1]
         scales = self.value_heads + (1.0 - decay) * self.value_heads + decay * wide
         filters = self.taps * (2.0 * keys + values) + scales + self.value_dim
         latents = self.gate_rank * values + self.decay_rank * wide
@@ -116,22 +128,22 @@ class Delta(struct.PyTreeNode, kw_only=True):
         )
 
     def core(self, at: Site) -> Core:
-        """What the kernels of flash-linear-attention run on matrix units, in chunks of c tokens: `6
-        k v + c (5¼ k + 4 v) + c² / 2` FLOPs a token and head of values, `4½ k` with a decay a
-        channel, whose blocks on the diagonal run beside matrix units.
+        """What flash-linear-attention's kernels run on matrix units, in chunks of c tokens.
 
-        Six products with states (two to make them, one to read), the matrix of keys by blocks of 16
-        (10 of 16, of them 6 off the diagonal, there of queries, too), its inverse, and products of
-        it and of scores with keys and values. Exponentials: of pairs in both matrices, or of
-        channels, half a block and six a token.
+        Forward `6 k v + c (5¼ k + 4 v) + c² / 2` FLOPs a token and head of values; `3½ k` with a
+        decay a channel, whose blocks on the diagonal run beside matrix units. Three products with
+        states (two to make them, one to read), the matrix of keys by blocks of 16 (10 of 16, of
+        them 6 off the diagonal, there of queries, too), its inverse, and products of it and of
+        scores with keys and values. Exponentials: of pairs in both matrices, or of channels, half a
+        block and six a token.
 
         Backward `16 k v + c (18 k + 10 v) + 4 c²`, `9 k` with a decay a channel: states and both
         products made again, gradients.
 
         Limits: they count as fast as attention's kernels.
         """
-        k, v, decay = self.key_dim, self.value_dim, ramp(self.decay_rank)
-        pairs = (5.25 - 0.75 * decay) * k + 4.0 * v
+        k, v, decay = self.key_dim, self.value_dim, self._channels()[1]
+        pairs = (5.25 - 1.75 * decay) * k + 4.0 * v
         flops = 6.0 * k * v + CHUNK * pairs + 0.5 * CHUNK**2
         exponentials = (1.0 - decay) * 1.625 * CHUNK + decay * (0.5 * BLOCK + 6.0) * k
         backward = 16.0 * k * v + CHUNK * ((18.0 - 9.0 * decay) * k + 10.0 * v) + 4.0 * CHUNK**2
@@ -140,10 +152,12 @@ class Delta(struct.PyTreeNode, kw_only=True):
         return Core(heads * flops, heads * exponentials, behind=behind)
 
     def _touched(self, at: Site) -> Passes:
-        """Elements that its kernels touch, by pass; gates a head and sums of gradients over heads
-        that share keys are left out."""
+        """Elements that its kernels touch, by pass.
+
+        Gates a head and sums of gradients over heads that share keys are left out.
+        """
         keys, values, wide = self._widths()
-        decay, tp = ramp(self.decay_rank), at.layout.tp
+        decay, tp = self._channels()[1], at.layout.tp
         matrices = self.value_heads * CHUNK
         states = wide * self.value_dim / CHUNK
         sizes = keys, values, wide, matrices, states
@@ -164,29 +178,32 @@ class Delta(struct.PyTreeNode, kw_only=True):
         """
         keys, values, wide = self._widths()
         split, whole = self._columns()
-        gate, decay, tp = ramp(self.gate_rank), ramp(self.decay_rank), at.layout.tp
+        gate, (latents, channels) = ramp(self.gate_rank), self._channels()
+        tp = at.layout.tp
         return Work(
             products=(
                 Product("first", at.t, whole + split / tp, at.h),
                 Product("latents", at.t, values / tp, self.gate_rank, gate),
-                Product("latents", at.t, wide / tp, self.decay_rank, decay),
+                Product("latents", at.t, wide / tp, self.decay_rank, latents),
                 Product("out", at.t, at.h, values / tp),
             ),
             cores=(self.core(at),),
             streams=wrapped(at, self._touched(at)),
-            kernels=14.0 + gate + 2.0 * decay + at.several,
-            dense=2.0 + gate + decay,
+            kernels=14.0 + gate + latents + channels + at.several,
+            dense=2.0 + gate + latents,
             mixed=1.0,
             returned=at.t * values / tp,
             ring=handed_over(at, wide * (self.value_dim + self.key_dim)),
         )
 
     def keeps(self, at: Site) -> Kept:
-        """What the convolution reads and returns, the gate and the output before and behind its
-        norm, matrices of chunks (two with decays a channel, and what these come from), latents as
-        operands; states are made again."""
+        """What the convolution reads and returns, the gate, the output, matrices, latents.
+
+        The output before and behind its norm; two matrices with decays a channel, and what these
+        come from; latents as operands. States are made again.
+        """
         keys, values, wide = self._widths()
-        decay, tp = ramp(self.decay_rank), at.layout.tp
+        decay, tp = self._channels()[1], at.layout.tp
         mixed = 2.0 * (2.0 * keys + values) + values + decay * wide
         held = WORD * (values + (1.0 + decay) * self.value_heads * CHUNK) + at.operand * values
         latents = at.operand * (self.gate_rank + self.decay_rank)

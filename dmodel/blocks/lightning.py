@@ -56,10 +56,10 @@ class Lightning(struct.PyTreeNode, kw_only=True):
         return Weights(split=5.0 * h * inner + inner + h + self.small)
 
     def work(self, at: Site) -> Work:
-        """Products around the core, in blocks of c tokens `4 e (c + e)` FLOPs a token and head: the
-        block's scores and sums, all of them, the state read and added to.
+        """Products around the core, in blocks of c tokens `4 e (c + e)` FLOPs a token and head.
 
-        Decays are fixed, so there are no exponentials. Kernels: a norm, a residual, 3 products,
+        They are the block's scores and sums, all of them, the state read and added to. Decays are
+        fixed, so there are no exponentials. Kernels: a norm, a residual, 3 products,
         SiLU, 4 of the core, the norm and the gate of the output.
         """
         inner, tp = self.n_heads * self.head_dim, at.layout.tp
@@ -81,8 +81,10 @@ class Lightning(struct.PyTreeNode, kw_only=True):
         )
 
     def keeps(self, at: Site) -> Kept:
-        """Queries, keys and values before and behind SiLU, the gate, the output before and behind
-        its norm and behind its gate; states are made again."""
+        """Queries, keys and values before and behind SiLU, the gate, the output.
+
+        The output before and behind its norm, and behind its gate; states are made again.
+        """
         width = at.t * self.n_heads * self.head_dim / at.layout.tp
         return Kept(
             **entered(at), queries=7.0 * WORD * width, core=(2.0 * WORD + at.operand) * width

@@ -151,8 +151,8 @@ class Core(NamedTuple):
     Attributes:
       flops: of the forward pass on matrix units [FLOP]. exponentials: of one pass, in the same
         kernels [count]. softmax_bytes: traffic of scores where they go through memory [byte].
-        stretch: times as long as it would take with heads that fit the matrix units [1]. behind: FLOPs
-        and traffic of the backward pass over what attention has for as much forward [1].
+        stretch: times as long as it would take with heads that fit the matrix units [1]. behind:
+        FLOPs and traffic of the backward pass over what attention has for as much forward [1].
     """
 
     flops: Array
