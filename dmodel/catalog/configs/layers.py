@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from dmodel.blocks import KINDS
@@ -39,7 +38,7 @@ class Scope:
     absent key means.
 
     Attributes:
-      used: keys that were asked for. assumed: absent keys whose meaning is said, with it.
+      assumed: absent keys whose meaning is said, with it.
     """
 
     def __init__(
@@ -52,14 +51,13 @@ class Scope:
     ) -> None:
         self._keys, self._written, self._family, self._rules = keys, written, family, rules
         self._local = dict(local or {})
-        self.used: set[str] = set()
         self.assumed: dict[str, Any] = {}
 
     def of(self, i: int, layer: Layer | None = None) -> Scope:
         """The scope of one layer."""
         own = {"i": i} | ({} if layer is None else layer._asdict())
         inner = Scope(self._keys, self._written, self._family, self._rules, own)
-        inner.used, inner.assumed = self.used, self.assumed
+        inner.assumed = self.assumed
         return inner
 
     def __call__(self, name: str) -> Any:
@@ -72,7 +70,6 @@ class Scope:
             return self._local[name]
         if name in self._family.let:
             return self.value(self._family.let[name])
-        self.used.add(name)
         if (value := self._keys.get(name)) is not None:
             return self._checked(name, value)
         if name in self._family.assumed:
@@ -111,11 +108,13 @@ def _is_whole(value: Any, least: int) -> bool:
     return least <= value <= LARGEST and value == int(value)
 
 
-def model(family: Family, scope: Scope, path: Path, seq_len: float | None) -> Model:
-    """The model of a file.
+def model(family: Family, scope: Scope, seq_len: float | None) -> Model:
+    """The model that a family's formulas make of a file.
 
+    Args:
+      seq_len: of the caller's own; None = the file's longest.
     Raises:
-      InputError: keys that are missing (all named), or values that cannot be meant.
+      MissingKey: a key that the file must have. InputError: values that cannot be meant.
     """
     sizes = {
         name: scope.value(formula)

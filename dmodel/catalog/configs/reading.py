@@ -60,8 +60,7 @@ def _refuse_encoders(found: Source, known: Rules) -> None:
 
 
 def _refuse_types(found: Source, known: Rules, word: str) -> None:
-    """Refuse model types that are known not to be modelled, and files without one whose keys are
-    not a plain decoder's."""
+    """Refuse model types that are known not to be modelled, unless a nearer one is read."""
     for kind in found.types:
         if kind == word:
             return
@@ -115,7 +114,7 @@ def _model(found: Source, family: Family, scope: Scope, seq_len: float | None) -
     missing: list[str] = []
     while len(missing) <= len(family.used):
         try:
-            whole = model(family, scope, found.path, seq_len)
+            whole = model(family, scope, seq_len)
         except MissingKey as key:
             missing.append(str(key))
             found.keys[str(key)] = 1
@@ -135,8 +134,9 @@ def _missing(found: Source, family: Family, missing: list[str]) -> str:
     longest = "max_position_embeddings"
     hint = f"; {longest} is not needed with a sequence length of your own"
     known = family.name != PLAIN
-    what = f"model_type {found.types[0]!r} needs" if known else f"{_unknown(found)}, and it lacks"
-    return f"{what} the missing keys: {', '.join(missing)}{hint if longest in missing else ''}"
+    what = f"model_type {found.types[0]!r} needs the missing keys" if known else _unknown(found)
+    lacks = "" if known else ", and keys of a decoder are missing"
+    return f"{what}{lacks}: {', '.join(missing)}{hint if longest in missing else ''}"
 
 
 def _holds(formula: str, scope: Scope) -> bool:
@@ -154,7 +154,7 @@ def _notes(found: Source, family: Family, known: Rules, scope: Scope, word: str)
         if _holds(each.when, scope):
             yield scope.words(each.say)
     for key, value in scope.assumed.items():
-        yield f"{key} is not in the file: {value:g}, as transformers has it"
+        yield f"{key} is not in the file: {value:.12g}, as transformers has it"
     for key in known.further:
         if found.keys.get(key):
             yield f"heads of further tokens ({key} {found.keys[key]}) are left out (n_mtp 0)"
