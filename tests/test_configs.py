@@ -270,6 +270,15 @@ EXACT = {
         },
     ),
     "kimi-linear": (49122681728, KIMI),
+    "ling-hybrid": (
+        124414211552,
+        config(
+            "bailing_hybrid",
+            f"L=42 h=2560 f=6144 m=768 a=32 E=512 num_experts_per_token=8 num_shared_experts=1"
+            f" v=157184 {LATENT} first_k_dense_replace=2 layer_group_size=6 e=128"
+            " short_conv_kernel_size=4 moe_router_enable_expert_bias=true",
+        ),
+    ),
     "minimax-text-01": (
         456089655296,
         config(
@@ -546,6 +555,7 @@ def test_layers_may_take_what_an_earlier_indexer_picks(tmp_path):
     model = reading(tmp_path, content).model
     picks = [float(model.blocks[kind].mixer.index_heads) > 0.0 for kind in model.order]
     assert [i for i, here in enumerate(picks) if here] == [0, 1, *range(2, 78, 4)]
+    assert {(float(m.index_heads), float(m.picked)) for m in model.mixers} == {(32, 0), (0, 1)}
     named = ["full" if here else "shared" for here in picks]
     again = reading(tmp_path, EXACT["glm-5"][1] | {"indexer_types": named}).model
     assert counted(again) == counted(model) < EXACT["glm-5"][0]
