@@ -36,7 +36,8 @@ class Groups(struct.PyTreeNode, kw_only=True):
         `shard · replica`.
       expert_shard, expert_data: the same among the ranks that hold the same experts. all: devices
         of the run.
-      stacked: all of them side by side, `[K, group, *batch]`, in the order of `GROUPS`.
+      stacked: all of them side by side, `[K, group, *batch]`, in the order of `GROUPS`. logs: their
+        natural logarithms.
     """
 
     tp: jax.Array
@@ -51,6 +52,7 @@ class Groups(struct.PyTreeNode, kw_only=True):
     expert_data: jax.Array
     all: jax.Array
     stacked: jax.Array
+    logs: jax.Array
 
 
 PARTS: dict[str, tuple[str, ...]] = {
@@ -76,8 +78,10 @@ def _members(lengths: jax.Array, names: Sequence[str]) -> Groups:
     """Groups from the lengths of intervals at each level, `[K, interval, *batch]`."""
     parts = dict(zip(names, jnp.unstack(lengths, axis=1), strict=True))
     sums = (reduce(add, (parts[name] for name in PARTS[group])) for group in GROUPS)
-    stacked = jnp.exp(jnp.stack(list(sums), axis=1))
-    return Groups(stacked=stacked, **dict(zip(GROUPS, jnp.unstack(stacked, axis=1), strict=True)))
+    logs = jnp.stack(list(sums), axis=1)
+    stacked = jnp.exp(logs)
+    named = dict(zip(GROUPS, jnp.unstack(stacked, axis=1), strict=True))
+    return Groups(stacked=stacked, logs=logs, **named)
 
 
 class Ordered(Layout, kw_only=True):
