@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from dmodel import counts
@@ -13,7 +14,7 @@ from dmodel.blocks.part import Passes
 from dmodel.coefficients import Coefficients
 from dmodel.cost import collectives
 from dmodel.cost.memory import zero_share
-from dmodel.placement import Groups
+from dmodel.placement import GROUPS, Groups
 from dmodel.records import Model, Plan
 from dmodel.smooth import ramp
 from dmodel.tables import layer, times
@@ -24,9 +25,9 @@ LINE_HOP = 1.0 / 3.0
 `net_latency_outer` stands for: 4.0 µs for 14 between nodes by its tuning table (`tuning.cc`);
 inside them, where it is 1.9 for 3.4, it counts as a third too."""
 
-COPIED = (1.0, 0.0, 1.0, 1.0, 1.0, 1.0)
-"""1 for the kinds of gathers in which a rank's own part is copied too: tp, cp, FSDP's, that of
-experts, etp, ep. Ring attention hands keys and values on as they came."""
+COPIED = (0.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+"""1 for the kinds of gathers in which a rank's own part is copied too: cp, FSDP's, that of
+experts, etp, ep, tp. Ring attention hands keys and values on as they came."""
 
 
 class Messages(struct.PyTreeNode, kw_only=True):
@@ -93,9 +94,10 @@ def messages(
     Megatron-Core has buckets on the first stage's first chunk alone, and one message for each other
     chunk; here all stages have buckets. The all-reduce of HSDP goes in buckets too below stage 3.
     """
-    lines, per_byte = _gathers(groups, net, plan, c), _messages_per_byte(plan, c)
-    sums = _sums(model, plan, parts, groups, net, per_byte, c)
-    transfer, tied = _transfers(model, plan, groups, net)
+    kinds = _grouped(groups, net, c)
+    lines, per_byte = _gathers(kinds, plan), _messages_per_byte(plan, c)
+    sums = _sums(model, plan, parts, kinds, per_byte)
+    transfer, tied = _transfers(model, plan, kinds, net)
     tp, ends = _tensor_parallel(model, plan, lines, sums.activations, c)
     gather, scatter, updated, dp = _sharded(model, plan, parts, lines, per_byte, sums)
     layout, trained = plan.layout, model.trainable
@@ -103,7 +105,7 @@ def messages(
     return Messages(
         tp=tp,
         cp=_context_parallel(model, plan, lines.cp),
-        ep=_expert_parallel(model, plan, groups, net, lines.ep),
+        ep=_expert_parallel(model, plan, kinds, net, lines.ep),
         gather=gather,
         scatter=scatter,
         dp=dp,
@@ -115,15 +117,15 @@ def messages(
 
 
 class _Lines(NamedTuple):
-    """All-gathers as lines in bytes: among tensor ranks, context ranks, shards, shards of experts,
-    etp and ep."""
+    """All-gathers as lines in bytes: among context ranks, shards, shards of experts, etp, ep and
+    tensor ranks."""
 
-    tp: collectives.Line
     cp: collectives.Line
     shard: collectives.Line
     expert: collectives.Line
     etp: collectives.Line
     ep: collectives.Line
+    tp: collectives.Line
 
 
 class _Sums(NamedTuple):
@@ -140,21 +142,15 @@ def _sums(
     model: Model,
     plan: Plan,
     parts: counts.Residents,
-    groups: Groups,
-    net: collectives.Fabric,
+    kinds: collectives.Levels,
     per_byte: jax.Array,
-    c: Coefficients,
 ) -> _Sums:
     """All-reduces, one call for all of them: kinds on axis 0 of the volumes, axis 1 of the groups;
     the first kind is tensor parallelism."""
-    mixed = net.replace(
-        bytes_per_s=jnp.concatenate(
-            jnp.broadcast_arrays(_inside(net, c), *[net.bytes_per_s] * 3), 1
-        )
-    )
-    grown = plan.precision.reduce_bytes
+    grown, rest = plan.precision.reduce_bytes, kinds.rest
     replicated = grown * (
-        parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0)
+        parts.dense * rest[GROUPS.index("shard")]
+        + parts.experts * rest[GROUPS.index("expert_shard")]
     )
     wire = counts.activation_bytes(model, plan)
     summed = stack(wire, grown * parts.dense, grown * parts.experts, replicated)
@@ -163,12 +159,9 @@ def _sums(
     # HSDP's by layer under ZeRO-3
     buckets = stack(0.0 * per_byte, *[per_byte] * 2, (1.0 - zero3) * per_byte)
     units = stack(*[0.0 * zero3] * 3, zero3 * (_layers(model, plan) - 1.0))
-    summing = _kinds(groups.tp, groups.data, groups.expert_data, groups.replica)
-    return _Sums(
-        *jnp.unstack(
-            collectives.all_reduce_time(summed, summing, mixed, 1.0 + summed * buckets + units)
-        )
-    )
+    calls = 1.0 + summed * buckets + units
+    summing = kinds.part(*_span("tp", "replica"))
+    return _Sums(*jnp.unstack(collectives.all_reduce_time(summed, summing, kinds.net, calls)))
 
 
 def _tensor_parallel(
@@ -220,7 +213,11 @@ def _context_parallel(model: Model, plan: Plan, cp: collectives.Line) -> Passes:
 
 
 def _expert_parallel(
-    model: Model, plan: Plan, groups: Groups, net: collectives.Fabric, ep: collectives.Line
+    model: Model,
+    plan: Plan,
+    kinds: collectives.Levels,
+    net: collectives.Fabric,
+    ep: collectives.Line,
 ) -> Passes:
     """Tokens on their way to experts and back, and how many go where."""
     table = layer(model, plan)
@@ -234,7 +231,7 @@ def _expert_parallel(
         jnp.asarray(plan.software.merge_copies)[None],
     )
     exchange = collectives.all_to_all_time(
-        sent, groups.ep[:, None], net, each(table.visits), merged
+        sent, kinds.part(*_span("ep", "ep")), net, each(table.visits), merged
     )[0]
     route = ep.time(table.route)
     return Passes(
@@ -244,7 +241,7 @@ def _expert_parallel(
 
 
 def _transfers(
-    model: Model, plan: Plan, groups: Groups, net: collectives.Fabric
+    model: Model, plan: Plan, kinds: collectives.Levels, net: collectives.Fabric
 ) -> tuple[Array, Array]:
     """Between stages of the pipeline: an activation, and the gradients of tied embeddings [s]."""
     wire, layout = counts.between_layers(model, plan), plan.layout
@@ -256,7 +253,8 @@ def _transfers(
         / layout.tp
     )
     sent = stack(wire / counts.split_ranks(plan), table)
-    transfer, tied = jnp.unstack(collectives.point_to_point_time(sent, groups.pp[:, None], net))
+    stages = kinds.part(*_span("pp", "pp"))
+    transfer, tied = jnp.unstack(collectives.point_to_point_time(sent, stages, net))
     return transfer, tied
 
 
@@ -306,32 +304,39 @@ def _again(plan: Plan) -> tuple[Array, Array, Array, Array]:
     return full, full * plan.software.recompute_last, opened, core
 
 
-def _kinds(*groups: Array) -> jax.Array:
-    """Groups `[K, *batch]` of several kinds of communication as `[K, kind, *batch]`."""
-    return jnp.stack(jnp.broadcast_arrays(*groups), 1)
+def _span(first: str, last: str) -> tuple[int, int]:
+    """Where groups that lie side by side begin and end in `placement.GROUPS`."""
+    return GROUPS.index(first), GROUPS.index(last) + 1
 
 
-def _gathers(groups: Groups, net: collectives.Fabric, plan: Plan, c: Coefficients) -> _Lines:
+def _grouped(groups: Groups, net: collectives.Fabric, c: Coefficients) -> collectives.Levels:
+    """All groups that send, each with the rates of its network: tp and etp with tensor
+    parallelism's, those of other collectives inside a node, a share of them outside."""
+    start, stop = _span("cp", "pp")
+    n_levels, rank = net.bytes_per_s.shape[0], net.bytes_per_s.ndim
+    less = c.net_efficiency_tp_outer - 1.0
+    outside = collectives.inner_outer(jnp.zeros_like(less), less, n_levels)
+    inner = np.array([[float(name in ("tp", "etp")) for name in GROUPS[start:stop]]])
+    rates = net.bytes_per_s * (1.0 + trailing(inner, rank) * trailing(outside[:, None], rank))
+    return collectives.Levels(
+        groups.stacked[:, start:stop],
+        net.replace(bytes_per_s=rates),
+        log=groups.logs[:, start:stop],
+    )
+
+
+def _gathers(kinds: collectives.Levels, plan: Plan) -> _Lines:
     """All-gathers, one call for all of them.
 
-    Those of activations have tensor parallelism's rates. Among ep go
-    counts of tokens, in lines (`LINE_HOP`), or in blocks where a map of who visits whom goes with
-    them (`Software.route_bytes`).
+    Among ep go counts of tokens, in lines (`LINE_HOP`), or in blocks where a map of who visits whom
+    goes with them (`Software.route_bytes`).
     """
-    inside = _inside(net, c)
-    rates = jnp.concatenate(
-        jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3, inside, net.bytes_per_s), 1
-    )
-    lines = net.latency_s * (
-        LINE_HOP + (1.0 - LINE_HOP) * jnp.asarray(ramp(plan.software.route_bytes))[None, None]
-    )
-    gathers = net.replace(
-        bytes_per_s=rates,
-        latency_s=jnp.concatenate(jnp.broadcast_arrays(*[net.latency_s] * 5, lines), 1),
-    )
-    joining = _kinds(groups.tp, groups.cp, groups.shard, groups.expert_shard, groups.etp, groups.ep)
-    copied = trailing(jnp.array([COPIED]), joining.ndim)
-    return _Lines(*collectives.gather_line(joining, gathers, copied).kinds())
+    gathering = kinds.part(*_span("cp", "tp"))
+    lines = (1.0 - LINE_HOP) * (1.0 - jnp.asarray(ramp(plan.software.route_bytes)))
+    counted = np.array([float(name == "ep") for name in _Lines._fields])
+    hop = 1.0 - trailing(counted, kinds.size.ndim) * each(lines)
+    copied = trailing(np.array([COPIED]), gathering.group.ndim)
+    return _Lines(*collectives.gather_line(gathering, kinds.net, copied, hop).kinds())
 
 
 def _messages_per_byte(plan: Plan, c: Coefficients) -> jax.Array:
@@ -362,14 +367,3 @@ def _whole(
         seconds_per_byte=dense.seconds_per_byte * parts.dense + of_experts,
         latency_s=dense.latency_s + times(sparse, routed.latency_s),
     )
-
-
-def _inside(net: collectives.Fabric, c: Coefficients) -> jax.Array:
-    """Bandwidth of tensor parallelism per level, `[K, 1, *batch]` [byte/s]: that of other
-    collectives inside a node, a share of it outside."""
-    share = collectives.inner_outer(
-        jnp.ones_like(c.net_efficiency_tp_outer),
-        c.net_efficiency_tp_outer,
-        net.bytes_per_s.shape[0],
-    )
-    return net.bytes_per_s * trailing(share[:, None], net.bytes_per_s.ndim)

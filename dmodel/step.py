@@ -18,7 +18,7 @@ from dmodel.cost import memory as memory_cost
 from dmodel.cost.pipeline import SCHEDULES
 from dmodel.cost.power import slowed
 from dmodel.footprint import LEAST, Footprint
-from dmodel.hiding import beside_layer, beside_step
+from dmodel.hiding import beside_layer, beside_step, layer_seconds
 from dmodel.layer import layer_work, passes, starts
 from dmodel.messages import Messages, messages
 from dmodel.once import together
@@ -71,13 +71,12 @@ def _at_clock(
 ) -> LayerWork:
     """The work at the clock that power leaves; how long products have the device at the full one
     decides it. fill: what filling and draining the device adds to a layer [s]."""
-    forward, backward, _ = beside_layer(sent, cool, plan, c, sharpness)
     return cool.at_clock(
         slowed(
             cool.matmul.total + cool.redone,
             cool.attention.total,
             cool.elementwise,
-            forward + backward + fill,
+            layer_seconds(sent, cool, plan, c, sharpness) + fill,
             c.power_demand,
             sharpness,
         )

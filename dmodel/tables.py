@@ -255,11 +255,11 @@ def parameter_groups(model: Model) -> Parameters:
     """Parameters by the place where they live.
 
     `embedding = V h`, `head = V h` unless tied, `+ h` (last norm), what is small beside them, and a
-    projection `2 h → h` with two norms for each head of further tokens.
+    projection `2 h → h` with three norms for each head of further tokens.
     """
     h, weights = model.d_model, model.weights
     parts = [part.parameters(h) for part in model.parts]
-    further = (2.0 * h * h + 2.0 * h) * model.n_mtp
+    further = (2.0 * h * h + 3.0 * h) * model.n_mtp
     return Parameters(
         layer=Weights(*(_weighted(parts, weights, name) for name in Weights._fields)),
         embedding=model.vocab * h,

@@ -13,7 +13,6 @@ from dmodel.blocks.attention import (
     scores_kept,
     seen,
 )
-from dmodel.blocks.sparse import scoring
 from dmodel.blocks.part import (
     WORD,
     Core,
@@ -27,6 +26,7 @@ from dmodel.blocks.part import (
     opened,
     wrapped,
 )
+from dmodel.blocks.sparse import scoring
 from dmodel.smooth import ramp
 from dmodel.types import Array, larger, smaller
 
