@@ -16,7 +16,7 @@ from dmodel.catalog.models import cut, identify, shortened
 from dmodel.catalog.shapes import OF_MODEL, decoder, model_of, written
 from dmodel.counts import parameters
 from dmodel.question import Assumption, Question
-from dmodel.records import Block, Model, ff_width, having, sized, value
+from dmodel.records import Block, Model, having, sized, value
 from dmodel.types import InputError
 
 FROM_MODEL = (
@@ -79,12 +79,30 @@ def _columns_of_name(name: str) -> Mapping[str, float]:
 
 
 def columns_of(model: Model) -> dict[str, float]:
-    """What the columns of a shape say of a model: of layers that differ the mean, of an MLP that of
-    routed experts where there are any."""
-    found = {n: float(value(model, n, _WITHOUT[n])) for n in _WITHOUT}
+    """What the columns of a shape say of a model: of parts that differ, of the one that most layers
+    have; of an MLP that of routed experts where there are any."""
+    found = {n: _most(model, n) for n in _WITHOUT}
     if not having(model, "n_kv_heads"):
         found["n_kv_heads"] = found["n_heads"]
-    return found | {"d_ff": float(ff_width(model))}
+    return found | {"d_ff": _width(model)}
+
+
+def _most(model: Model, name: str) -> float:
+    """A size of the model, or of the part that most layers have of those that have it."""
+    if name in OF_MODEL:
+        return float(getattr(model, name))
+    pairs = [
+        (float(weight), float(getattr(part, name)))
+        for part, weight in zip(model.parts, model.weights, strict=True)
+        if name in part.__dataclass_fields__
+    ]
+    return max(pairs, key=lambda pair: pair[0])[1] if pairs else _WITHOUT[name]
+
+
+def _width(model: Model) -> float:
+    """Width of routed experts, else of most MLPs."""
+    routed = [feed for feed in model.feeds if "n_experts" in feed.__dataclass_fields__]
+    return float(routed[0].d_ff) if routed else _most(model, "d_ff")
 
 
 _WITHOUT = {name: 1.0 for name in (*FROM_MODEL, "seq_len")} | {"gated_mlp": 0.0}
@@ -312,7 +330,7 @@ def _of_catalog(question: Question, known: Model) -> list[Assumption]:
     parts = [_more_of(part) for part in known.parts]
     if not any(parts) and len(known.pairs) == 1:
         return []
-    kinds = ", ".join(block_text(block) for block in known.blocks)
+    kinds = ", ".join(block_text(block) for block in known.blocks if block.layers)
     return [Assumption(f"of {identify(question.text('model'))[0]} in the catalog: {kinds}")]
 
 
