@@ -147,9 +147,11 @@ def _leaf_meanings() -> dict[str, str]:
     records = (Model, *KINDS.values(), Layout, Precision, Software)
     text = "\n".join(inspect.getdoc(record) or "" for record in records)
     lines = re.findall(r"^  (\w+(?:, \w+)*): (.+(?:\n    .+)*)", text, re.MULTILINE)
-    return {
-        name: " ".join(meaning.split()) for names, meaning in lines for name in names.split(", ")
-    }
+    found: dict[str, str] = {}
+    for names, meaning in lines:
+        for name in names.split(", "):
+            found.setdefault(name, " ".join(meaning.split()))
+    return found
 
 
 def described(name: str) -> dict[str, str]:

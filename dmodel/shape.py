@@ -42,8 +42,10 @@ OF_DENSE = tuple(name for name in FROM_MODEL if name not in ("n_experts", "top_k
 WRITTEN = ("n_layers", "d_model", "d_ff", "n_heads", "n_experts")
 """Columns by which a model is known for the one of that name in the catalog."""
 
-OF_PARTS = frozenset(
-    n for kind in KINDS.values() for n in kind.__dataclass_fields__ if n not in FROM_MODEL
+OF_PARTS = tuple(
+    dict.fromkeys(
+        n for kind in KINDS.values() for n in kind.__dataclass_fields__ if n not in FROM_MODEL
+    )
 )
 """Sizes of parts that no column holds."""
 
