@@ -52,8 +52,8 @@ lint: $(VENV)/.dev ## ruff and pyright
 oracle: $(VENV)/.dev ## what the model says of the published rows, against what was frozen; FREEZE=1 freezes it anew
 	$(BIN)/python -m tests.oracle $(if $(FREEZE),--freeze)
 
-bench: $(VENV)/.cli ## speed of the model, of its gradient, of the fit and of the shell
-	$(BIN)/python -m experiments.bench
+bench: $(VENV)/.cli ## speed of the model, its gradient, the fit and the shell; OLD=COMMIT: against that commit, by turns
+	$(BIN)/python -m $(if $(OLD),experiments.bench_against $(OLD),experiments.bench)
 
 venv: $(VENV)/.dev ## build the environment in .venv
 

@@ -11,11 +11,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dmodel.asked import ask
-from dmodel.asked import plan as planned
+from dmodel.asked import ask, laid
 from dmodel.breakdown import Breakdown
 from dmodel.catalog.loader import resolve as known_id
-from dmodel.catalog.models import from_file
+from dmodel.catalog.models import reading
 from dmodel.prediction import Prediction, prediction
 from dmodel.profiles import Profile
 from dmodel.question import Question
@@ -103,14 +102,15 @@ def question(
     words: dict[str, Any] = {"n_accel": site.devices, "accelerator": site.accelerator}
     words |= {"seq_len": job.seq_len, "global_batch": job.global_batch}
     words |= {"stack": stack, "precision": precision}
+    notes: tuple[str, ...] = ()
     if isinstance(job.model, Model):
         model: Model | None = job.model
         words["model"] = "own"
     else:
-        model = from_file(str(job.model), job.seq_len)
+        model, notes = reading(str(job.model), job.seq_len) or (None, ())
         words["model"] = str(job.model)
     said = {name: value for name, value in words.items() if value not in (None, "")}
-    start = Question({}, model=model, system=site.name)
+    start = Question({}, model=model, system=site.name, notes=notes)
     return changed(start, said | _layout_words(layout) | by_column(overrides or {}))
 
 
@@ -156,8 +156,7 @@ def predict(
     enable_float64()
     words = question(job, cluster, layout, stack=stack, precision=precision, overrides=overrides)
     asked = ask(words, profile)
-    plan, assumed = planned(asked, {})
-    return prediction(asked, plan, assumed)
+    return prediction(asked, laid(asked, {}))
 
 
 def design(

@@ -195,8 +195,13 @@ def plan(asked: Asked, words: Mapping[str, Any]) -> tuple[Plan, tuple[Assumption
     Raises:
       InputError: an unknown name, degrees that do not multiply to the devices.
     """
-    found = resolved(changed(asked.question, words))
+    found = laid(asked, words)
     return found.plan, found.assumptions
+
+
+def laid(asked: Asked, words: Mapping[str, Any]) -> Resolved:
+    """The records of a layout in words; as `plan`."""
+    return resolved(changed(asked.question, words))
 
 
 NAMED = 6

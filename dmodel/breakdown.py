@@ -8,7 +8,7 @@ from flax import struct
 from dmodel.coefficients import Coefficients
 from dmodel.cost.overlap import straggler_share
 from dmodel.physics import Costs
-from dmodel.smooth import excess
+from dmodel.smooth import excess, inverse
 from dmodel.types import Array
 
 IN_LAYERS = ("tensor_parallel", "context_parallel", "expert_parallel", "fsdp")
@@ -101,13 +101,14 @@ class Head(struct.PyTreeNode, kw_only=True):
     others: Array
 
 
-def _head(costs: Costs, whole: Array, fewer: Array, c: Coefficients, sharpness: float) -> Head:
+def _head(
+    costs: Costs, whole: Array, fewer: Array, each_other: Array, c: Coefficients, sharpness: float
+) -> Head:
     """The head beside layers that take `whole` each [s]; fewer: layers that the other stages hold
-    less than the fullest."""
-    stages = costs.stages
+    less than the fullest; each_other: 1 over the number of these stages."""
     # the LM head lengthens the last stage alone, unless the stack spreads a share of it: of that
     # every stage carries 1/pp
-    spread = costs.work.head * c.head_balance / stages - costs.hidden_even
+    spread = costs.work.head * c.head_balance / costs.stages - costs.hidden_even
     beyond = costs.hidden_head - costs.hidden_even
     # where its stage holds fewer layers, the head lengthens the slowest stage only by what it takes
     # beyond them
@@ -120,19 +121,18 @@ def _head(costs: Costs, whole: Array, fewer: Array, c: Coefficients, sharpness: 
     share = jnp.where(displaced > 0.0, slowest / jnp.where(last > 0.0, last, 1.0), 1.0)
     # where the others hold fewer layers than the slowest one, less of the head's share passes
     # beside them, too
-    others = _others(stages)
-    less = costs.hidden_even * (fewer - costs.displaced / others) / costs.layers
+    less = costs.hidden_even * (fewer - costs.displaced * each_other) / costs.layers
     return Head(
         slowest=slowest,
         spread=spread,
         passed=beyond * share + costs.hidden_even,
-        others=spread + less + (last - slowest) / others,
+        others=spread + less + (last - slowest) * each_other,
     )
 
 
-def _others(stages: Array) -> Array:
-    """Stages beside the slowest one [count]; 1 where there is none."""
-    return jnp.where(stages > 1.0, stages - 1.0, 1.0)
+def _each_other(stages: Array) -> Array:
+    """1 over the stages beside the slowest one [1]; 1 where there is none."""
+    return inverse(jnp.where(stages > 1.0, stages - 1.0, 1.0))
 
 
 def added_up(costs: Costs, devices: Array, c: Coefficients, sharpness: float) -> Breakdown:
@@ -160,8 +160,9 @@ def added_up(costs: Costs, devices: Array, c: Coefficients, sharpness: float) ->
     whole = layer + c.contention * comm.hidden_layer
     # while the pipeline fills and drains, the slowest stage waits for the others: mean layers, and
     # what of the head is theirs
-    fewer = costs.excess * (1.0 + 1.0 / _others(costs.stages))
-    head = _head(costs, whole, fewer, c, sharpness)
+    each_other = _each_other(costs.stages)
+    fewer = costs.excess * (1.0 + each_other)
+    head = _head(costs, whole, fewer, each_other, c, sharpness)
     idle = (layers - fewer) * whole + comm.pp + head.others
     partial = Breakdown(
         matmul=times * products,

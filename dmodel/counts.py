@@ -9,8 +9,10 @@ from __future__ import annotations
 from flax import struct
 
 from dmodel.blocks.part import WORD, split_ranks, tokens
-from dmodel.records import Model, Plan
-from dmodel.tables import ends_of, layer, parameter_groups
+from dmodel.once import once
+from dmodel.records import Model, Plan, value
+from dmodel.tables import ends_of, layer, parameter_groups, times
+from dmodel.traced import traced_once
 from dmodel.types import Array
 
 __all__ = ["WORD", "split_ranks", "tokens"]
@@ -91,6 +93,8 @@ class Residents(struct.PyTreeNode, kw_only=True):
         return self.dense + self.experts
 
 
+@once
+@traced_once
 def residents(model: Model, plan: Plan) -> Residents:
     """Parameters that a device of the mean stage holds, and the ends of the fullest: `L/pp` layers
     over tp (but for what latents come from, which every rank holds), routed experts over ep and etp
@@ -107,6 +111,11 @@ def residents(model: Model, plan: Plan) -> Residents:
 
 
 def activation_bytes(model: Model, plan: Plan) -> Array:
-    """Bytes of one activation tensor `t × h` on the wire: the message of tensor parallelism and of
-    the pipeline."""
+    """Bytes of one activation tensor `t × h` on the wire: the message of tensor parallelism."""
     return WORD * tokens(model, plan) * model.d_model
+
+
+def between_layers(model: Model, plan: Plan) -> Array:
+    """Bytes that go from layer to layer: one activation tensor, or as many as there are residual
+    streams (`Compressed.residual_streams`, the mean where layers differ)."""
+    return times(value(model, "residual_streams", 1.0), activation_bytes(model, plan))

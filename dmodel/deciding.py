@@ -11,42 +11,18 @@ from dmodel.catalog.facts import Applied, Fact, Rule, apply
 from dmodel.catalog.stack import consequences
 from dmodel.described import FIRST, described
 from dmodel.question import Question
+from dmodel.records import Precision
+from dmodel.records import Software as SoftwareRecord
+
+DECIDED = ("flash", "last_kept", "operand_bytes")
+"""Leaves that columns, or what is recomputed, decide."""
 
 LEAVES = {
-    "overlap_ep": 1.0,
-    "overlap_tp": 1.0,
-    "overlap_dp": 1.0,
-    "overlap_pp": 1.0,
-    "overlap_cp": 1.0,
-    "overlap_replica": 1.0,
-    "cp_balanced": 1.0,
-    "recompute_last": 1.0,
-    "narrow_gathers": 1.0,
-    "narrow_sums": 0.0,
-    "attention_bytes": 2.0,
-    "attention_rate": 1.0,
-    "attention_backward_rate": 1.0,
-    "wide_layers": 0.0,
-    "scale_passes": 0.0,
-    "reduce_bytes": 2.0,
-    "gradient_bytes": 4.0,
-    "gather_bytes": 2.0,
-    "weight_bytes": 2.0,
-    "optimizer_bytes": 12.0,
-    "logit_bytes": 8.0,
-    "bucket_per_rank": 0.0,
-    "merge_copies": 0.0,
-    "route_bytes": 0.0,
-    "graphed": 0.0,
-    "looped_experts": 0.0,
-    "fused_experts": 0.0,
-    "fused_sums": 0.0,
-    "split_rotary": 0.0,
-    "accumulate": 0.0,
-    "unpadded_vocab": 0.0,
-    "composed": 0.0,
-    "reshard": 1.0,
-}
+    name: float(field.default)
+    for record in (SoftwareRecord, Precision)
+    for name, field in record.__dataclass_fields__.items()
+    if name not in DECIDED
+} | {"reshard": 1.0}
 """Leaves of a plan that facts and settings decide, and what they are without any."""
 
 

@@ -3,6 +3,8 @@ runs beside them."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -11,29 +13,113 @@ from dmodel.cost.overlap import exposed_time, lengthened, straggler_share
 from dmodel.cost.pipeline import step_window
 from dmodel.cost.power import wandering
 from dmodel.messages import Messages
+from dmodel.once import once
 from dmodel.physics import Communication, LayerWork
 from dmodel.records import Plan
-from dmodel.types import Array, stack, trailing
+from dmodel.types import Array, each, stack
 
 
-def _hidden(
-    cost: jax.Array, window: jax.Array, overlap: jax.Array, c: Coefficients, sharpness: float
-) -> tuple[jax.Array, jax.Array]:
-    """What of messages is exposed and what hides [s], kinds on axis 0; what hides makes its window
-    longer (`overlap.lengthened`)."""
-    exposed = exposed_time(
-        cost, window, lengthened(overlap, trailing(stack(c.contention), overlap.ndim)), sharpness
+@once
+def _shares(plan: Plan, c: Coefficients) -> jax.Array:
+    """Shares of a window that hide messages beside it, the longer for what hides (`lengthened`): of
+    products, of the core, of passes for shards, of both for experts, of a step for gradients and
+    for parameters, `[6, *batch]` [1]."""
+    software = plan.software
+    overlap = stack(
+        1.0,
+        c.overlap_cp * software.overlap_cp,
+        c.overlap_fsdp * software.overlap_dp,
+        c.overlap_ep * software.overlap_ep,
+        c.overlap_dp * software.overlap_dp,
+        c.overlap_gather * software.overlap_dp,
     )
-    return exposed, cost - exposed
+    return lengthened(overlap, each(c.contention))
+
+
+class _Sent(NamedTuple):
+    """What a layer sends, pass by pass on the axis before the batch [s].
+
+    Attributes:
+      beside: what may hide of tensor and of context parallelism, `[kind, pass, *batch]`. never:
+        what does not of the first. gathers: of weights, with scatters behind. experts: exchanges of
+        tokens.
+      slowed, slowed_gathers: what the passes would take longer if all of tensor and context
+        parallelism hid, and of gathers. total: of all but experts, `[*batch]`.
+    """
+
+    beside: jax.Array
+    never: jax.Array
+    gathers: jax.Array
+    experts: jax.Array
+    slowed: jax.Array
+    slowed_gathers: jax.Array
+    total: jax.Array
+
+
+@once
+def _sent(v: Messages, plan: Plan, c: Coefficients) -> _Sent:
+    """Messages as `beside_layer` hides them: the same at every clock."""
+    may = c.overlap_tp * plan.software.overlap_tp
+    tp, gathers = stack(*v.tp), stack(v.gather, v.gather * plan.layout.reshard + v.scatter)
+    beside = jnp.stack(jnp.broadcast_arrays(tp * each(may), stack(*v.cp)))
+    both = beside.sum(0)
+    return _Sent(
+        beside=beside,
+        never=tp * each(1.0 - may),
+        gathers=gathers,
+        experts=stack(*v.ep),
+        slowed=each(c.contention) * both,
+        slowed_gathers=each(c.contention) * gathers,
+        total=(both + gathers).sum(0),
+    )
+
+
+class _Hidden(NamedTuple):
+    """A layer's messages but for experts', pass by pass [s]: the passes with them; what is exposed
+    of tensor and context parallelism, `[kind, pass, *batch]`, and of gathers; what ranks wait for
+    the slowest of them."""
+
+    passes: jax.Array
+    exposed: jax.Array
+    gathers: jax.Array
+    waits: jax.Array
+
+
+def _hidden(sent: _Sent, work: LayerWork, plan: Plan, c: Coefficients, sharpness: float) -> _Hidden:
+    """Tensor and context parallelism behind products and core, then gathers behind the passes."""
+    shares, hot, kept = _shares(plan, c), work.hot, each(1.0 - c.contention)
+    exposed = exposed_time(sent.beside, hot, shares[:2, None], sharpness)
+    slowest = (1.0 - plan.software.composed) * wandering(work.slowed)
+    waits = each(straggler_share(plan.layout.tp, slowest)) * hot.sum(0)
+    fixed = sent.never + sent.slowed
+    passes = stack(work.forward, work.backward) + fixed + kept * exposed.sum(0) + waits
+    gathers = exposed_time(sent.gathers, passes, shares[2:3], sharpness)
+    passes = passes + sent.slowed_gathers + kept * gathers
+    return _Hidden(passes, exposed, gathers, waits)
+
+
+def layer_seconds(
+    v: Messages, work: LayerWork, plan: Plan, c: Coefficients, sharpness: float
+) -> jax.Array:
+    """How long the device takes for a layer and micro-batch with the messages in it [s]: the sum of
+    both passes that `beside_layer` has."""
+    sent = _sent(v, plan, c)
+    both, experts = (
+        _hidden(sent, work, plan, c, sharpness).passes.sum(0),
+        sent.experts.sum(0),
+    )
+    ep = exposed_time(experts, both, _shares(plan, c)[3], sharpness)
+    return both + experts - (1.0 - c.contention) * (experts - ep)
 
 
 def _both(
-    passes: jax.Array, sent: jax.Array, hidden: jax.Array, slows: jax.Array | float = 0.0
-) -> jax.Array:
+    passes: jax.Array, both: jax.Array, sent: jax.Array, hidden: Array
+) -> tuple[jax.Array, jax.Array]:
     """Two passes with messages that both hide together [s], on axis 0: each with what it sends,
     less what hides in it, which is its share of `hidden` by its length; so each grows with either
-    of them, and with the messages."""
-    return passes + sent - (1.0 - slows) * hidden * passes / stack(passes.sum(0))
+    of them, and with the messages. both: sum of the passes."""
+    first, second = jnp.unstack(sent + each(1.0 - hidden / both) * passes)
+    return first, second
 
 
 def beside_layer(
@@ -64,54 +150,28 @@ def beside_layer(
     Limits: what is exposed of one kind hides the next one even where both go through the same
     network cards, as if they took turns.
     """
-    software = plan.software
-    tp, cp, products, core = (
-        stack(*passes) for passes in (v.tp, v.cp, work.matmul, work.attention)
-    )
-    beside, ring = (
-        stack(c.overlap_tp * software.overlap_tp),
-        stack(c.overlap_cp * software.overlap_cp),
-    )
-    shards, slows = (
-        stack(c.overlap_fsdp * software.overlap_dp),
-        trailing(stack(c.contention), tp.ndim),
-    )
-    left, tp_hidden = _hidden(tp * beside, products, jnp.ones_like(beside), c, sharpness)
-    waits = (1.0 - software.composed) * straggler_share(plan.layout.tp, wandering(work.slowed))
-    tp_exposed = tp * (1.0 - beside) + left + stack(waits) * (products + core)
-    cp_exposed, cp_hidden = _hidden(cp, core, ring, c, sharpness)
-    passes = (
-        stack(work.forward, work.backward)
-        + tp_exposed
-        + cp_exposed
-        + slows * (tp_hidden + cp_hidden)
-    )
-    gathers, gathers_hidden = _hidden(
-        stack(v.gather, v.gather * plan.layout.reshard + v.scatter), passes, shards, c, sharpness
-    )
-    passes = passes + gathers + slows * gathers_hidden
-    ep, ep_hidden = _hidden(
-        stack(v.ep.total),
-        stack(passes.sum(0)),
-        stack(c.overlap_ep * software.overlap_ep),
-        c,
-        sharpness,
-    )
-    forward, backward = jnp.unstack(_both(passes, stack(*v.ep), ep_hidden, slows))
+    sent = _sent(v, plan, c)
+    found = _hidden(sent, work, plan, c, sharpness)
+    both, experts = found.passes.sum(0), sent.experts.sum(0)
+    ep = exposed_time(experts, both, _shares(plan, c)[3], sharpness)
+    ep_hidden = experts - ep
+    removed = jnp.asarray((1.0 - c.contention) * ep_hidden)
+    forward, backward = _both(found.passes, both, sent.experts, removed)
+    tp, cp = jnp.unstack(found.exposed.sum(1))
+    fsdp = found.gathers.sum(0)
     return (
         forward,
         backward,
         Communication(
-            tp=tp_exposed.sum(0),
-            cp=cp_exposed.sum(0),
-            ep=ep[0],
-            fsdp=gathers.sum(0),
+            tp=tp + (sent.never + found.waits).sum(0),
+            cp=cp,
+            ep=ep,
+            fsdp=fsdp,
             # the first gather has nothing to hide behind; the positive part above already holds
-            # what of
-            # it is exposed anyway
-            fsdp_first=gathers_hidden[0],
+            # what of it is exposed anyway
+            fsdp_first=sent.gathers[0] - found.gathers[0],
             ends=v.ends,
-            hidden_layer=(tp_hidden + cp_hidden + gathers_hidden).sum(0) + ep_hidden[0],
+            hidden_layer=sent.total - (tp + cp + fsdp) + ep_hidden,
         ),
     )
 
@@ -128,10 +188,10 @@ def beside_step(
     software = plan.software
     pp = exposed_time(v.pp, forward + backward, c.overlap_pp * software.overlap_pp, sharpness)
     # as much is sent in either pass
-    passes = _both(stack(backward, forward), stack(0.5 * v.pp), stack(v.pp - pp))
-    windows = (
-        stack(step_window(plan.layout.pp, plan.n_microbatches, plan.layout.interleave)) * passes
-    )
-    overlap = stack(c.overlap_dp * software.overlap_dp, c.overlap_gather * software.overlap_dp)
-    exposed, hidden = _hidden(stack(v.dp, v.updated), windows, overlap, c, sharpness)
-    return {"dp": exposed.sum(0) + v.awaited, "pp": pp, "hidden_step": hidden.sum(0)}
+    passes = stack(backward, forward)
+    window = step_window(plan.layout.pp, plan.n_microbatches, plan.layout.interleave)
+    windows = each(window) * stack(*_both(passes, passes.sum(0), each(0.5 * v.pp), v.pp - pp))
+    sent = stack(v.dp, v.updated)
+    exposed = exposed_time(sent, windows, _shares(plan, c)[4:], sharpness)
+    dp = exposed.sum(0)
+    return {"dp": dp + v.awaited, "pp": pp, "hidden_step": sent.sum(0) - dp}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from dmodel import layouts
 from dmodel.question import Assumption, Degrees, Question, degrees
 from dmodel.records import Model, value
 from dmodel.types import InputError
+from dmodel.unlike import kinds_of
 
 
 def layout(
@@ -89,6 +90,19 @@ def _sequence_parallel(
     return float(given)
 
 
+class Laid(NamedTuple):
+    """How layers lie on stages.
+
+    Attributes:
+      stage_excess: layers of the fullest stage beyond the mean one. head_displaces: how many fewer
+        the one with the head holds. chunks: of every model chunk, in order.
+    """
+
+    stage_excess: float
+    head_displaces: float
+    chunks: tuple[float, ...]
+
+
 def stage_leaves(
     question: Question,
     at: Degrees,
@@ -96,25 +110,21 @@ def stage_leaves(
     values: Mapping[str, Any],
     model: Model,
     said: list[Assumption],
-) -> dict[str, float]:
-    """Layers of the fullest stage beyond the mean one, and how many fewer the one with the head
-    holds."""
+) -> Laid:
+    """How layers lie on stages."""
     width = value(model, "d_ff", model.d_model)
     head = layouts.head_cost(*(float(x) for x in (model.d_model, width, model.vocab)))
     layers, further = float(model.n_layers), float(model.layers - model.n_layers)
-    of = layouts.Pipeline(layers, head, at.pp, interleave, further)
+    of = layouts.Pipeline(layers, head, at.pp, interleave, further, kinds_of(model))
     found = layouts.stages(str(values.get("stages", "counted")), of, written_stages(question))
     if at.pp <= 1.0:
-        return {"stage_excess": 0.0, "head_displaces": 0.0}
+        return Laid(0.0, 0.0, (of.layers,))
     mean = (of.layers + of.n_mtp) / of.pp
     if found.said:
-        text = f"the fullest stage holds {found.fullest:g} layers (mean {mean:.4g}), that with "
-        text += f"the head {found.last:g}: {found.said}"
+        text = f"the fullest stage holds {found.fullest:.4g} layers (mean {mean:.4g}), that with "
+        text += f"the head {found.last:.4g}: {found.said}"
         said.append(Assumption(text, about=("stage_layers",)))
-    return {
-        "stage_excess": found.fullest - mean,
-        "head_displaces": found.fullest - found.last,
-    }
+    return Laid(found.fullest - mean, found.fullest - found.last, found.chunks)
 
 
 def written_stages(question: Question) -> list[float]:

@@ -87,9 +87,11 @@ def attention_passes(
         core,
         rows.exponentials,
         rows.softmax_bytes,
-        each(plan.software.flash),
-        *jax.tree.map(each, (chip, c)),
+        plan.software.flash,
+        chip,
+        c,
         sharpness,
+        rows.behind,
     )
     older = compute.older_kernels(plan)
     forward, backward = (jnp.asarray(each_row).sum(0) for each_row in newest)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
-from dmodel.stages import held
+from dmodel.stages import chunk_layers, held
+from dmodel.unlike import Kinds, loads
 
 Words = Mapping[str, Any]
 RULES: dict[str, Callable[..., float | None]] = {}
@@ -82,11 +83,19 @@ def words_a_rank_not_of_8(words: Words, vocabulary: float) -> float:
 
 
 class Stages(NamedTuple):
-    """Layers of the fullest stage, and of the one with the head; heads of further tokens count."""
+    """Layers of the fullest stage, and of the one with the head; heads of further tokens count.
+
+    Attributes:
+      fullest, last: of unlike layers, in mean ones [layer]. said: how they are laid.
+      chunks: layers of every model chunk in order; chunk k lies on stage `k mod pp`.
+      head: stage of the head.
+    """
 
     fullest: float
     last: float
     said: str = ""
+    chunks: tuple[float, ...] = ()
+    head: int = -1
 
 
 class Pipeline(NamedTuple):
@@ -94,7 +103,8 @@ class Pipeline(NamedTuple):
 
     Attributes:
       layers: of the model [count]. head: cost of the LM head [layer]. pp: stages. interleave:
-        model chunks per stage. n_mtp: heads of further tokens, a layer each.
+        model chunks per stage. n_mtp: layers in heads of further tokens. kinds: of unlike layers;
+        None = all alike.
     """
 
     layers: float
@@ -102,6 +112,7 @@ class Pipeline(NamedTuple):
     pp: float
     interleave: float
     n_mtp: float
+    kinds: Kinds | None = None
 
 
 def counted(of: Pipeline) -> Stages:
@@ -111,13 +122,15 @@ def counted(of: Pipeline) -> Stages:
     said = "embedding and head count as a layer each"
     if alike:
         said = "the last one holds the heads of further tokens besides" if of.n_mtp else ""
-    return Stages(float(found.fullest), float(found.last), said)
+    items = chunk_layers(of.layers, of.pp, of.interleave)
+    return Stages(float(found.fullest), float(found.last), said, items)
 
 
 def by_cost(of: Pipeline) -> Stages:
     """Blocks go to stages in order by their cost, the head among them (`blocks_by_cost`)."""
     blocks, at = blocks_by_cost(int(of.layers), of.head, int(of.pp))
-    return Stages(max(blocks), blocks[at] + of.n_mtp, "laid out by cost of blocks")
+    laid = tuple(map(float, blocks))
+    return Stages(max(blocks), blocks[at] + of.n_mtp, "laid out by cost of blocks", laid, at)
 
 
 def full_but_last(of: Pipeline) -> Stages:
@@ -132,7 +145,9 @@ def full_but_last(of: Pipeline) -> Stages:
     left = of.layers - (full - first) - (of.pp - 2.0) * full
     if of.layers % chunks == 0.0 or left < 0.0:
         return counted(of)
-    return Stages(full, left + of.n_mtp, "the recipe's layout")
+    inner = max(left - (of.interleave - 1.0) * chunk, 0.0)
+    laid = (chunk - first, *[float(chunk)] * (int(chunks) - 2), inner)
+    return Stages(full, left + of.n_mtp, "the recipe's layout", laid)
 
 
 STAGES: dict[str, Callable[[Pipeline], Stages]] = {
@@ -150,8 +165,19 @@ def stages(way: str, of: Pipeline, written: Sequence[float] = ()) -> Stages:
     """
     if of.pp <= 1.0:
         return Stages(of.layers + of.n_mtp, of.layers + of.n_mtp)
-    found = Stages(max(written), written[-1] + of.n_mtp) if written else STAGES[way](of)
+    found = _as_written(written, of) if written else STAGES[way](of)
+    if of.kinds is not None and sum(found.chunks) == of.layers:
+        each = loads(of.kinds, found.chunks, int(of.pp))
+        said = f"{found.said + '; ' if found.said else ''}unlike layers count by their FLOPs"
+        found = found._replace(fullest=each.max(), last=each[found.head], said=said)
     return found._replace(fullest=max(found.fullest, found.last))
+
+
+def _as_written(written: Sequence[float], of: Pipeline) -> Stages:
+    """Layers of every stage as written; of several chunks the earlier ones hold more."""
+    v = int(of.interleave)
+    chunks = [(n + v - 1 - k) // v for k in range(v) for n in written]
+    return Stages(max(written), written[-1] + of.n_mtp, chunks=tuple(map(float, chunks)))
 
 
 LAYER = 1.05

@@ -247,7 +247,7 @@ def _transfers(
     model: Model, plan: Plan, groups: Groups, net: collectives.Fabric
 ) -> tuple[Array, Array]:
     """Between stages of the pipeline: an activation, and the gradients of tied embeddings [s]."""
-    wire, layout = counts.activation_bytes(model, plan), plan.layout
+    wire, layout = counts.between_layers(model, plan), plan.layout
     table = (
         plan.precision.reduce_bytes
         * model.tied_embeddings

@@ -6,19 +6,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 from flax import struct
 
 from dmodel.blocks.part import Passes
 from dmodel.coefficients import Coefficients
 from dmodel.cost.memory import Memory
-from dmodel.types import Array
+from dmodel.once import once
+from dmodel.types import Array, each, stack
+
+
+@once
+def _stacked(products: Passes, core: Passes) -> jax.Array:
+    """Two kinds of work, pass by pass, as one array."""
+    return stack(*products, *core).reshape(2, 2, *jnp.shape(products.forward))
 
 
 class LayerWork(struct.PyTreeNode, kw_only=True):
     """Device time of one layer and micro-batch [s]: products and the attention core, pass by pass;
     what streams in both; what is done again, and of it products and the core; the head, and of it
     its product; all of the forward pass, and of the backward one, with what it does again. slowed:
-    of products and core, over that at the full clock [1]."""
+    of products and core, over that at the full clock [1]. stacked: `hot`, where it is known."""
 
     matmul: Passes
     attention: Passes
@@ -30,27 +39,31 @@ class LayerWork(struct.PyTreeNode, kw_only=True):
     forward: Array
     backward: Array
     slowed: Array = 1.0
+    stacked: jax.Array | None = None
 
     def at_clock(self, slowed: Array) -> LayerWork:
         """The same work where products and the attention core take `slowed` times as long [1]; what
         streams does not notice."""
-        matmul, attention = (
-            Passes(*(slowed * each for each in kind)) for kind in (self.matmul, self.attention)
-        )
-        more = slowed - 1.0
-        hot = (a + b for a, b in zip(self.matmul, self.attention, strict=True))
-        forward, backward = (more * each for each in hot)
+        more, hot = slowed - 1.0, self.hot
+        forward, backward = jnp.unstack(each(more) * hot.sum(0))
+        redone = more * self.redone
         return self.replace(
-            matmul=matmul,
-            attention=attention,
-            recompute=self.recompute + more * self.redone,
-            redone=slowed * self.redone,
+            matmul=Passes(slowed * self.matmul.forward, slowed * self.matmul.backward),
+            attention=Passes(slowed * self.attention.forward, slowed * self.attention.backward),
+            recompute=self.recompute + redone,
+            redone=self.redone + redone,
             head=self.head + more * self.logits,
             logits=slowed * self.logits,
             forward=self.forward + forward,
-            backward=self.backward + backward + more * self.redone,
+            backward=self.backward + backward + redone,
             slowed=slowed,
+            stacked=each(each(slowed)) * hot,
         )
+
+    @property
+    def hot(self) -> jax.Array:
+        """Products and core, pass by pass [s]: `[kind, pass, *batch]`."""
+        return _stacked(self.matmul, self.attention) if self.stacked is None else self.stacked
 
     @property
     def busy(self) -> Array:

@@ -10,6 +10,7 @@ smooth power in between.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate, combinations
 
 import jax
@@ -18,7 +19,7 @@ import numpy as np
 from flax import struct
 
 from dmodel.records import Layout, Plan
-from dmodel.smooth import clip
+from dmodel.smooth import clip, positive
 from dmodel.types import Array, each, stack
 
 
@@ -33,6 +34,7 @@ class Groups(struct.PyTreeNode, kw_only=True):
         `shard · replica`.
       expert_shard, expert_data: the same among the ranks that hold the same experts. all: devices
         of the run.
+      stacked: all of them side by side, `[K, group, *batch]`, in the order of `GROUPS`.
     """
 
     tp: jax.Array
@@ -46,6 +48,38 @@ class Groups(struct.PyTreeNode, kw_only=True):
     expert_shard: jax.Array
     expert_data: jax.Array
     all: jax.Array
+    stacked: jax.Array
+
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "cp": ("cp",),
+    "shard": ("cp", "shard"),
+    "expert_shard": ("expert_shard",),
+    "etp": ("etp",),
+    "ep": ("ep",),
+    "tp": ("tp",),
+    "data": ("cp", "shard", "replica"),
+    "expert_data": ("expert_shard", "expert_replica"),
+    "replica": ("replica",),
+    "pp": ("pp",),
+    "all": ("all",),
+}
+"""Intervals that make up each group: those that gather, those that sum, from tp on, stages."""
+
+GROUPS: tuple[str, ...] = tuple(PARTS)
+"""Names of the groups, in their order in `Groups.stacked`."""
+
+
+def _members(lengths: jax.Array, names: Sequence[str]) -> Groups:
+    """Groups from the lengths of intervals at each level, `[K, interval, *batch]`."""
+    parts = np.array([[float(name in PARTS[group]) for name in names] for group in GROUPS])
+    stacked = jnp.exp(_sums(parts, lengths, 1))
+    return Groups(stacked=stacked, **dict(zip(GROUPS, jnp.unstack(stacked, axis=1), strict=True)))
+
+
+def _sums(parts: np.ndarray, values: jax.Array, axis: int) -> jax.Array:
+    """Sums of values along an axis: those that each row of `parts` marks."""
+    return jnp.moveaxis(jnp.tensordot(parts, values, (1, axis)), 0, axis)
 
 
 class Ordered(Layout, kw_only=True):
@@ -70,33 +104,41 @@ PAIRS: tuple[tuple[str, str], ...] = (*combinations(("tp", "cp", "dp", "pp"), 2)
 """Pairs of groups whose order `Ordered` names."""
 
 
-def _log_sizes(layout: Layout) -> dict[str, jax.Array]:
-    """Natural logarithm of each degree; `shard` and `replica` make up dp.
+SIZES: tuple[str, ...] = ("tp", "cp", "ep", "etp", "pp", "dp", "shard", "replica")
+"""Intervals of a plan, in the order of `_log_sizes`."""
+
+
+def _log_sizes(layout: Layout) -> jax.Array:
+    """Natural logarithm of each degree, `[size, *batch]`; `shard` and `replica` make up dp.
 
     ZeRO shards over the inner part of the data-parallel ranks: HSDP keeps its copies inside the
     fast network.
     """
+    degrees = stack(*(jnp.asarray(getattr(layout, name)) for name in SIZES[:-1]))
     # a degree a hair below 1, where slopes are taken from both sides, joins nobody: factors stay ≥
     # 1 and times ≥ 0
-    logs = {
-        name: jnp.maximum(jnp.log(jnp.asarray(getattr(layout, name))), 0.0)
-        for name in ("tp", "cp", "ep", "etp", "pp", "dp")
-    }
-    dp = logs.pop("dp")
-    shard = clip(jnp.log(jnp.asarray(layout.shard)), 0.0, dp)
-    return logs | {"shard": shard, "replica": dp - shard}
+    logs = positive(jnp.log(degrees))
+    dp = logs[5:6]
+    replica = positive(dp - logs[6:])
+    return jnp.concatenate([logs[:6], dp - replica, replica])
 
 
 def _expert_bounds(logs: dict[str, jax.Array], order: tuple[str, ...]) -> list[jax.Array]:
     """Ends of etp, ep and the shards and copies of experts, on the axis of the ranks of tp, cp and
     dp; etp, shards, copies, ep when `order` has dp before ep."""
-    tp, whole = logs["tp"], logs["tp"] + logs["cp"] + logs["shard"] + logs["replica"]
-    etp = jnp.minimum(logs["etp"], tp)
-    ep = jnp.minimum(logs["ep"], whole - etp)
-    shard = clip(whole - logs["replica"] - etp - ep, 0.0, whole - etp - ep)
+    tp, whole = logs["tp"], logs["tp"] + logs["cp"] + logs["dp"]
+    etp = _smaller(logs["etp"], tp)
+    ep = _smaller(logs["ep"], whole - etp)
+    rest = whole - etp - ep
+    shard = clip(rest - logs["replica"], 0.0, rest)
     near = order.index("ep") < order.index("dp")
-    steps = [etp, ep, shard] if near else [etp, shard, whole - etp - ep - shard]
+    steps = [etp, ep, shard] if near else [etp, shard, rest - shard]
     return [*accumulate(steps, initial=jnp.zeros_like(tp)), whole]
+
+
+def _smaller(a: jax.Array, b: jax.Array) -> jax.Array:
+    """The smaller of two."""
+    return a - positive(a - b)
 
 
 def _levels(size: Array) -> tuple[jax.Array, jax.Array]:
@@ -123,57 +165,44 @@ def place(plan: Plan, size: Array) -> Groups:
     layout = plan.layout
     if isinstance(layout, Ordered):
         return _place_ordered(layout, size)
-    logs = _log_sizes(layout)
+    sizes = _log_sizes(layout)
+    logs = dict(zip(SIZES, jnp.unstack(sizes), strict=True))
     order = [
         part
         for name in layout.placement
         if name != "ep"
         for part in (("shard", "replica") if name == "dp" else (name,))
     ]
-    ends = list(accumulate((logs[name] for name in order), initial=jnp.zeros_like(logs["tp"])))
-    lower, upper = _levels(size)
-    bounds, experts = stack(*ends)[None], stack(*_expert_bounds(logs, layout.placement))[None]
-    # one clip for each bound: where a group ends exactly on a level's edge, the derivative is the
-    # mean of its two sides
-    inside = clip(bounds, lower, upper)
+    inside = np.array([[float(n in order[:i]) for n in SIZES] for i in range(len(order) + 1)])
+    ends = _sums(inside, sizes, 0)
+    experts = stack(*_expert_bounds(logs, layout.placement))
     if order[-1] == "pp":
-        beside = clip(experts, lower, upper)
+        bounds = jnp.concatenate([ends, experts])
     else:
         # experts lie on the ranks of a pipeline stage, which other stages interrupt
-        start = ends[order.index("pp")][None, None]
-        before, after = (
-            jnp.minimum(experts, start),
-            jnp.maximum(experts, start) + logs["pp"][None, None],
-        )
-        beside = clip(before, lower, upper) + clip(after, lower, upper)
-    dense, spread = (jnp.exp(x[:, 1:] - x[:, :-1]) for x in (inside, beside))
-    f = dict(zip(order, jnp.unstack(dense, axis=1), strict=True))
+        start = order.index("pp")
+        beyond = positive(experts - ends[start : start + 1])
+        bounds = jnp.concatenate([ends, experts - beyond, ends[start + 1 : start + 2] + beyond])
+    lower, upper = _levels(size)
+    # one clip for each bound: where a group ends exactly on a level's edge, the derivative is the
+    # mean of its two sides
+    at = clip(bounds[None], lower, upper)
+    n = len(order)
+    dense, spread = at[:, : n + 1], at[:, n + 1 : n + 6]
+    if order[-1] != "pp":
+        spread = spread + at[:, n + 6 :]
+    steps = [dense[:, 1:] - dense[:, :-1], spread[:, 1:] - spread[:, :-1], dense[:, n:] - lower]
     near = layout.placement.index("ep") < layout.placement.index("dp")
-    etp, *rest = jnp.unstack(spread, axis=1)
-    ep, expert_shard, copies = rest if near else (rest[2], rest[0], rest[1])
-    shard = f["cp"] * f.pop("shard")
-    return Groups(
-        shard=shard,
-        data=shard * f["replica"],
-        etp=etp,
-        ep=ep,
-        expert_shard=expert_shard,
-        expert_data=expert_shard * copies,
-        all=jnp.exp(inside[:, -1] - lower[:, 0]),
-        **f,
-    )
+    copies = ("expert_shard", "expert_replica")
+    names = (*order, "etp", *(("ep", *copies) if near else (*copies, "ep")), "all")
+    return _members(jnp.concatenate(steps, 1), names)
 
 
 def _place_ordered(layout: Ordered, size: Array) -> Groups:
     """`place` where the order is a number: a group starts behind those that lie inside it, `start_x
     = Σ_y (y inside x) log n_y`."""
-    logs = _log_sizes(layout)
-    length = {
-        "tp": logs["tp"],
-        "cp": logs["cp"],
-        "dp": logs["shard"] + logs["replica"],
-        "pp": logs["pp"],
-    }
+    logs = dict(zip(SIZES, jnp.unstack(_log_sizes(layout)), strict=True))
+    length = {name: logs[name] for name in ("tp", "cp", "dp", "pp")}
     start = {name: jnp.zeros_like(logs["tp"]) for name in length}
     for inner, outer in PAIRS[:-1]:
         inside = getattr(layout, f"{inner}_{outer}")
@@ -205,20 +234,11 @@ def _place_ordered(layout: Ordered, size: Array) -> Groups:
     names = ("tp", "cp", "pp", "shard", "replica")
     first = stack(*(starts[name] for name in names))[None]
     last = first + stack(*(logs[name] for name in names))[None]
-    dense = jnp.exp(clip(last, lower, upper) - clip(first, lower, upper))
-    tp, cp, pp, shard, replica = jnp.unstack(dense, axis=1)
-    etp, ep, expert_shard, copies = jnp.unstack(jnp.exp(beside(end) - beside(begin)), axis=1)
     run = sum(length.values())
-    return Groups(
-        tp=tp,
-        cp=cp,
-        pp=pp,
-        etp=etp,
-        ep=ep,
-        shard=cp * shard,
-        replica=replica,
-        data=cp * shard * replica,
-        expert_shard=expert_shard,
-        expert_data=expert_shard * copies,
-        all=jnp.exp(clip(jnp.asarray(run)[None, None], lower, upper) - lower)[:, 0],
-    )
+    lengths = [
+        clip(last, lower, upper) - clip(first, lower, upper),
+        beside(end) - beside(begin),
+        clip(jnp.asarray(run)[None, None], lower, upper) - lower,
+    ]
+    experts = ("etp", "ep", "expert_shard", "expert_replica")
+    return _members(jnp.concatenate(lengths, 1), (*names, *experts, "all"))

@@ -3,7 +3,7 @@ intervals, and what was assumed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +15,7 @@ import numpy as np
 from dmodel import run, step, uncertainty
 from dmodel.asked import Asked
 from dmodel.breakdown import TERMS, Breakdown
+from dmodel.by_stage import stages
 from dmodel.coefficients import from_unconstrained
 from dmodel.cost.memory import Memory, out_of_memory_probability
 from dmodel.counts import CONVENTIONS
@@ -23,6 +24,7 @@ from dmodel.footprint import whole
 from dmodel.question import Assumption
 from dmodel.records import Plan
 from dmodel.records.case import Case
+from dmodel.resolve import Resolved
 from dmodel.sweep import quick_to_compile
 
 if TYPE_CHECKING:
@@ -64,8 +66,11 @@ def _compiled() -> Callable[..., dict[str, Any]]:
     return jax.jit(_outcome, compiler_options=quick_to_compile())
 
 
-def answer(asked: Asked, plan: Plan) -> Document:
+def answer(asked: Asked, plan: Plan, chunks: Sequence[float] = ()) -> Document:
     """What is said of one plan, as plain data.
+
+    Args:
+      chunks: layers of every model chunk in order; () = memory is not told by stage.
 
     `fits` is False when it needs more memory than the device has; `headroom_bytes` is signed.
     """
@@ -86,6 +91,7 @@ def answer(asked: Asked, plan: Plan) -> Document:
         "fits": out["headroom_bytes"] >= 0.0,
         "oom_probability": found["oom_probability"],
         "memory": {name: found["memory"][name] for name in purposes},
+        **_by_stage(asked, plan, chunks, purposes),
         "mfu": {name: found["mfu"][name] for name in CONVENTIONS},
         "exposed_communication_share": out["exposed_share"],
         "tokens_per_s": out["tokens_per_s"],
@@ -95,6 +101,23 @@ def answer(asked: Asked, plan: Plan) -> Document:
         "kg_co2_per_million_tokens": 1e6 * out["joules_per_token"] * GRID_KG,
         "dollars_per_million_tokens": 1e6 * out["dollars_per_token"],
         **_ends(asked, plan, leaves, found),
+    }
+
+
+def _by_stage(
+    asked: Asked, plan: Plan, chunks: Sequence[float], purposes: Sequence[str]
+) -> Document:
+    """Memory of every stage of a pipeline whose layers are laid out."""
+    if not chunks or float(plan.layout.pp) <= 1.0:
+        return {}
+    each = stages(asked.model, plan, chunks, asked.footprint)
+    return {
+        "memory_by_stage": [
+            {"stage": i, "layers": s.layers, "micro_batches_in_flight": s.in_flight}
+            | {"bytes": float(s.memory.total)}
+            | {name: float(getattr(s.memory, name.removesuffix("_bytes"))) for name in purposes}
+            for i, s in enumerate(each)
+        ]
     }
 
 
@@ -207,6 +230,7 @@ class Prediction(NamedTuple):
         return summary(self)
 
 
-def prediction(asked: Asked, plan: Plan, assumptions: tuple[Assumption, ...]) -> Prediction:
-    """The answer about one plan of a job."""
-    return Prediction(asked, plan, assumptions, answer(asked, plan))
+def prediction(asked: Asked, found: Resolved) -> Prediction:
+    """The answer about one plan of a job, as `asked.laid` has it."""
+    document = answer(asked, found.plan, found.chunks)
+    return Prediction(asked, found.plan, found.assumptions, document)

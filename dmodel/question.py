@@ -47,6 +47,7 @@ class Question(NamedTuple):
       model: a shape of the caller's own, in place of the catalog's and of columns.
       system: name of a system of the catalog; "" = the one that stack and chip imply.
       where: file and line, for messages; "" where there is none.
+      notes: what was taken for granted to read the shape of the caller's own.
     """
 
     columns: Mapping[str, float | str]
@@ -54,6 +55,7 @@ class Question(NamedTuple):
     model: Model | None = None
     system: str = ""
     where: str = ""
+    notes: tuple[str, ...] = ()
 
     def text(self, name: str) -> str:
         """A column of words; "" when open."""

@@ -297,7 +297,7 @@ def _kept_from_latents(model: Model, plan: Plan) -> Array:
     return summed(
         times(weight, part.keeps(at).queries)
         for part, weight in zip(model.parts, model.weights, strict=True)
-        if part.KIND == "latent"
+        if "kv_rank" in part.__dataclass_fields__
     )
 
 

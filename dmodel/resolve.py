@@ -82,6 +82,7 @@ class Part(NamedTuple):
     again: recomputation.Again
     open_recompute: bool
     overrides: Mapping[str, float]
+    chunks: tuple[float, ...]
 
 
 def assemble(questions: Sequence[Question], rule: RuleOfRecompute | None = None) -> Cases:
@@ -93,6 +94,12 @@ def assemble(questions: Sequence[Question], rule: RuleOfRecompute | None = None)
     Raises:
       InputError: of the first question that cannot be answered.
     """
+    return _assembled(questions, rule)[0]
+
+
+def _assembled(
+    questions: Sequence[Question], rule: RuleOfRecompute | None
+) -> tuple[Cases, list[Part]]:
     whole, said = _completed(questions)
     parts = [part(question, texts) for question, texts in zip(whole, said, strict=True)]
     model = shape.settled(stacked([part.model for part in parts]), whole, said)
@@ -102,7 +109,7 @@ def assemble(questions: Sequence[Question], rule: RuleOfRecompute | None = None)
     cases = Cases(system=_systems(parts), model=model, plan=plan)
     cases = _fill_recompute(cases, parts, rule or cheapest_that_fits, again, said)
     cases = _overridden(cases, parts)
-    return cases.replace(assumptions=tuple(map(tuple, said)))
+    return cases.replace(assumptions=tuple(map(tuple, said))), parts
 
 
 def _completed(questions: Sequence[Question]) -> tuple[list[Question], list[list[Assumption]]]:
@@ -173,7 +180,8 @@ def part(question: Question, said: list[Assumption]) -> Part:
     again = recomputation.again(question, found.values, float(value(model, "n_experts", 1.0)), said)
     leaves = _neutral(found.values)
     said.extend(_usual_bytes(found.values))
-    leaves |= laid_out.stage_leaves(question, at, layout["interleave"], found.values, model, said)
+    laid = laid_out.stage_leaves(question, at, layout["interleave"], found.values, model, said)
+    leaves |= {"stage_excess": laid.stage_excess, "head_displaces": laid.head_displaces}
     leaves |= layout | _fixed(question, said)
     return Part(
         system=machine(question, question.text("accelerator"), found.values, said),
@@ -184,6 +192,7 @@ def part(question: Question, said: list[Assumption]) -> Part:
         again=again,
         open_recompute=_is_open(question, found.values, again),
         overrides=_overrides(question),
+        chunks=laid.chunks,
     )
 
 
@@ -318,12 +327,14 @@ def cheapest_that_fits(cases: Cases) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Resolved(NamedTuple):
-    """One question as records with scalar leaves, and what fills its blanks."""
+    """One question as records with scalar leaves, what fills its blanks, and the layers of every
+    model chunk in order."""
 
     cluster: Cluster
     model: Model
     plan: Plan
     assumptions: tuple[Assumption, ...]
+    chunks: tuple[float, ...] = ()
 
 
 def resolve(question: Question, rule: RuleOfRecompute | None = None) -> Resolved:
@@ -332,10 +343,10 @@ def resolve(question: Question, rule: RuleOfRecompute | None = None) -> Resolved
     Raises:
       InputError: as `assemble`.
     """
-    cases = assemble([question], rule)
+    cases, parts = _assembled([question], rule)
     records = (cases.system, cases.model, cases.plan)
     cluster, model, plan = jax.tree.map(lambda leaf: np.asarray(leaf)[..., 0], records)
-    return Resolved(cluster, model, plan, cases.assumptions[0])
+    return Resolved(cluster, model, plan, cases.assumptions[0], parts[0].chunks)
 
 
 def never_recompute(cases: Cases) -> tuple[np.ndarray, np.ndarray]:

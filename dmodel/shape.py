@@ -12,7 +12,7 @@ import numpy as np
 
 from dmodel.blocks import ALL, KINDS
 from dmodel.catalog.loader import known_name, table, unknown
-from dmodel.catalog.models import identify
+from dmodel.catalog.models import cut, identify, shortened
 from dmodel.catalog.shapes import OF_MODEL, decoder, model_of, written
 from dmodel.counts import parameters
 from dmodel.question import Assumption, Question
@@ -59,7 +59,9 @@ def catalog_model(name: str) -> Model | None:
     Only names, or a hub's spelling: a table must not make this read files.
     """
     known = known_name("models", identify(name)[0]) if name else None
-    return None if known is None else model_of(table("models")[known]["shape"])
+    if known is None:
+        return None
+    return shortened(model_of(table("models")[known]["shape"]), cut(name)[1])
 
 
 def catalog_shape(name: str) -> Mapping[str, float]:
@@ -122,7 +124,8 @@ def completed(question: Question) -> tuple[Question, tuple[Assumption, ...]]:
     if question.model is not None:
         known = columns_of(question.model)
         own = {n: known[n] for n in (*FROM_MODEL, "seq_len") if n not in question.columns}
-        return question._replace(columns={**question.columns, **own}), ()
+        said = tuple(Assumption(text, about=("model",)) for text in question.notes)
+        return question._replace(columns={**question.columns, **own}), said
     found = filled(question)
     if not found:
         return question, ()

@@ -52,6 +52,22 @@ def held(layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0) -> Hel
     return Held(np.maximum(most, last), last)
 
 
+def chunk_layers(layers: float, pp: float, interleave: float) -> tuple[float, ...]:
+    """Layers of every model chunk in order, as `held` deals them out.
+
+    >>> chunk_layers(6.0, 2.0, 1.0), chunk_layers(7.0, 3.0, 1.0)
+    ((3.0, 3.0), (2.0, 3.0, 2.0))
+    """
+    chunks = int(pp * interleave)
+    if layers % chunks == 0.0:
+        return (layers / chunks,) * chunks
+    each, over = divmod(layers + ENDS, chunks)
+    items = [each + float(k < over) for k in range(chunks)]
+    items[0] -= 1.0
+    items[-1] -= 1.0
+    return tuple(items)
+
+
 def layout(
     layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0
 ) -> dict[str, np.ndarray]:

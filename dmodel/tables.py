@@ -6,7 +6,7 @@ per device, per layer and per micro-batch unless a name says otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from dmodel.blocks.part import WORD, Kept, Passes, Site, Weights, Work, site, to
 from dmodel.once import once
 from dmodel.records import Model, Plan
 from dmodel.smooth import ramp
+from dmodel.traced import traced_once
 from dmodel.types import Array, at_hand, smaller, stack
 
 
@@ -66,6 +67,7 @@ class Cores(struct.PyTreeNode, kw_only=True):
     exponentials: jax.Array
     softmax_bytes: jax.Array
     stretch: jax.Array
+    behind: jax.Array
 
 
 class Layer(struct.PyTreeNode, kw_only=True):
@@ -130,6 +132,7 @@ SUMS = (
 
 
 @once
+@traced_once
 def layer(model: Model, plan: Plan) -> Layer:
     """The mean layer of a model, and its head, by a plan."""
     at, weights = site(model, plan), model.weights
@@ -171,8 +174,10 @@ def _mean(routed: Sequence[tuple[Work, Array]], share: Array, name: str) -> Arra
         return 0.0
     if len(routed) == 1:
         return getattr(routed[0][0], name)
+    # as of a layer of the first kind where there is none
+    none = 1.0 - _there(share)
     total = summed(times(w, getattr(work, name)) for work, w in routed)
-    return total / (share + (1.0 - _there(share)))
+    return (total + none * getattr(routed[0][0], name)) / (share + none)
 
 
 def _with_adapters(sums: dict[str, Any], model: Model, at: Site) -> dict[str, Any]:
@@ -193,26 +198,28 @@ def _products(works: Sequence[Work], weights: Sequence[Array], model: Model, pla
     ]
     tp, heads = plan.layout.tp, 1.0 + model.n_mtp
     logits = (model.vocab + 2.0 * model.d_model * model.n_mtp / heads) / tp
-    names = ("rows", "columns", "inner", "copies", "grouped")
-    stacked = _stacked(
-        [*(row.rows for row, _ in rows), tokens(model, plan)],
-        [*(row.columns for row, _ in rows), logits],
-        [*(row.inner for row, _ in rows), model.d_model],
-        [*(copies for _, copies in rows), heads],
-        [*(row.grouped for row, _ in rows), 0.0],
+    found = columns(
+        rows=(*(row.rows for row, _ in rows), tokens(model, plan)),
+        columns=(*(row.columns for row, _ in rows), logits),
+        inner=(*(row.inner for row, _ in rows), model.d_model),
+        copies=(*(copies for _, copies in rows), heads),
+        grouped=(*(row.grouped for row, _ in rows), 0.0),
     )
-    return Matmuls(
-        **dict(zip(names, stacked, strict=True)),
-        kinds=(*(row.kind for row, _ in rows), "head"),
-    )
+    return Matmuls(**found, kinds=(*(row.kind for row, _ in rows), "head"))
 
 
-def _stacked(*fields: Sequence[Array]) -> Iterator[Any]:
-    """Fields of rows, each `[row, *batch]` with the batch that any of their values has."""
-    batch = np.broadcast_shapes(*(np.shape(x) for field in fields for x in field))
-    for first, *others in fields:
-        at = np if at_hand(first) else jnp
-        yield stack(first if np.shape(first) == batch else at.broadcast_to(first, batch), *others)
+def columns(**values: Sequence[Array]) -> dict[str, Any]:
+    """Columns of a table from the values of its rows, `[row, *batch]`, all of one rank; a column of
+    the number 0 alone is 0."""
+    ranks = max(jnp.ndim(x) for column in values.values() for x in column)
+    return {name: _column(column, ranks) for name, column in values.items()}
+
+
+def _column(values: Sequence[Array], ranks: int) -> Any:
+    if all(_is(x, 0.0) for x in values):
+        return 0.0
+    found = stack(*values)
+    return found.reshape(found.shape + (1,) * (ranks + 1 - found.ndim))
 
 
 def _cores(works: Sequence[Work], weights: Sequence[Array]) -> Cores | None:
@@ -222,11 +229,13 @@ def _cores(works: Sequence[Work], weights: Sequence[Array]) -> Cores | None:
     ]
     if not rows:
         return None
-    stretches = [row.stretch for row, _ in rows]
-    names = ("flops", "exponentials", "softmax_bytes")
-    weighted = ([times(weight, getattr(row, name)) for row, weight in rows] for name in names)
-    stretch, *sums = _stacked(stretches, *weighted)
-    return Cores(stretch=stretch, **dict(zip(names, sums, strict=True)))
+    weighted = ("flops", "exponentials", "softmax_bytes")
+    return Cores(
+        **columns(
+            **{name: [times(w, getattr(row, name)) for row, w in rows] for name in weighted},
+            **{name: [getattr(row, name) for row, _ in rows] for name in ("stretch", "behind")},
+        )
+    )
 
 
 class Parameters(struct.PyTreeNode, kw_only=True):
@@ -241,6 +250,7 @@ class Parameters(struct.PyTreeNode, kw_only=True):
 
 
 @once
+@traced_once
 def parameter_groups(model: Model) -> Parameters:
     """Parameters by the place where they live.
 
@@ -259,6 +269,7 @@ def parameter_groups(model: Model) -> Parameters:
 
 
 @once
+@traced_once
 def layer_keeps(model: Model, plan: Plan) -> Kept:
     """Activations that the mean layer keeps where nothing but the core of attention is done again
     [byte].

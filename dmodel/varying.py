@@ -18,7 +18,8 @@ from dmodel.catalog.stack import consequences
 from dmodel.deciding import LEAVES, Software, evaluated, first_facts, software
 from dmodel.described import FIRST
 from dmodel.question import Degrees, Question, words
-from dmodel.records import Model
+from dmodel.records import Model, ff_width
+from dmodel.unlike import kinds_of
 
 OF_LAYOUT = (
     *("dp", "tp", "pp", "cp", "ep", "etp", "sp", "zero", "shard", "replicas", "interleave"),
@@ -248,14 +249,28 @@ def restated(of: Job, layouts_: Iterable[Mapping[str, float]]) -> tuple[Fact, ..
     return tuple(found.values())
 
 
-def stages(of: Job, model: Model, pp: np.ndarray, interleave: np.ndarray) -> dict[str, np.ndarray]:
-    """How layers lie on the stages of pipelines `[n]`: `Layout.stage_excess`, `head_displaces`."""
+def stages(
+    of: Job | None, model: Model, pp: np.ndarray, interleave: np.ndarray
+) -> dict[str, np.ndarray]:
+    """How layers lie on the stages of pipelines `[n]`: `Layout.stage_excess`, `head_displaces`.
+
+    Args:
+      of: the job whose stack lays them; None = as `layouts.counted` does.
+    """
     codes = np.asarray(pp, float) * MOST_CHUNKS + np.asarray(interleave, float)
     unique, kind = np.unique(codes, return_inverse=True)
-    way = way_of_stages(of)
-    names = ("n_layers", "d_model", "d_ff", "vocab", "n_mtp")
-    sizes = [float(getattr(model, name)) for name in names]
-    each = [_held(way, sizes, *divmod(x, MOST_CHUNKS)) for x in unique]
+    way = "counted" if of is None else way_of_stages(of)
+    sizes = [model.n_layers, model.d_model, ff_width(model), model.vocab]
+    layers, width, ff, vocab = map(float, sizes)
+    whole = layouts.Pipeline(
+        layers,
+        layouts.head_cost(width, ff, vocab),
+        1.0,
+        1.0,
+        float(model.layers) - layers,
+        kinds_of(model),
+    )
+    each = [_held(way, whole, *divmod(x, MOST_CHUNKS)) for x in unique]
     held = np.array(each, float).reshape(-1, 2)[kind.ravel()]
     return {"stage_excess": held[:, 0], "head_displaces": held[:, 1]}
 
@@ -265,10 +280,9 @@ def way_of_stages(of: Job) -> str:
     return str(decided(of, {}).values.get("stages", "counted"))
 
 
-def _held(way: str, sizes: Sequence[float], pp: float, interleave: float) -> tuple[float, float]:
-    layers, width, ff, vocab, n_mtp = sizes
+def _held(way: str, whole: layouts.Pipeline, pp: float, interleave: float) -> tuple[float, float]:
     if pp <= 1.0:
         return 0.0, 0.0
-    of = layouts.Pipeline(layers, layouts.head_cost(width, ff, vocab), pp, interleave, n_mtp)
-    found = layouts.stages(way, of)
-    return found.fullest - (layers + n_mtp) / pp, found.fullest - found.last
+    found = layouts.stages(way, whole._replace(pp=pp, interleave=interleave))
+    mean = (whole.layers + whole.n_mtp) / pp
+    return found.fullest - mean, found.fullest - found.last

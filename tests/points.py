@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dmodel.blocks import Attention, Dense, Experts, Latent, Linear, Mamba2
+from dmodel.blocks import Attention, Dense, Experts, Latent, Linear, Mamba2, Sparse
 from dmodel.catalog.shapes import decoder
 from dmodel.coefficients import SPECS, Coefficients
 from dmodel.records import NONE, Chip, Cluster, Model, Network, Plan, sized, stacked
@@ -73,7 +73,7 @@ MODEL = Model(
             own_keys=0.8,
             own_values=0.7,
         ),
-        Latent(
+        Sparse(
             n_heads=29.0,
             head_dim=112.0,
             kv_rank=300.0,

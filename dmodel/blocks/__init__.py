@@ -15,6 +15,7 @@ from dmodel.blocks.latent import Latent
 from dmodel.blocks.linear import Linear
 from dmodel.blocks.mamba import Mamba2
 from dmodel.blocks.part import Part
+from dmodel.blocks.sparse import Sparse
 
 
 def _kinds() -> dict[str, type]:
@@ -30,4 +31,15 @@ def _kinds() -> dict[str, type]:
 KINDS: dict[str, type] = _kinds()
 """Kinds of parts by name."""
 
-__all__ = ["ALL", "KINDS", "Attention", "Dense", "Experts", "Latent", "Linear", "Mamba2", "Part"]
+__all__ = [
+    "ALL",
+    "KINDS",
+    "Attention",
+    "Dense",
+    "Experts",
+    "Latent",
+    "Linear",
+    "Mamba2",
+    "Part",
+    "Sparse",
+]

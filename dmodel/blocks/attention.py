@@ -43,13 +43,16 @@ def seen(at: Site, window: Array, chunk: Array = ALL) -> Array:
 
     With ω the window over the sequence, a causal token sees `ω − ω²/2` on average, in a chunk of
     the sequence's share χ `χ (ω' − ω'²/2)`, ω' the window over the chunk. Where ranks of cp hold
-    the sequence in order, the last one decides: `ω − cp max(ω − 1 + 1/cp, 0)² / 2`, the same for
-    cp 1. Kernels that are not fused go through all keys.
+    the sequence in order, the last one that holds a chunk decides, of `n = max(χ cp, 1)`: `ω' − n
+    max(ω' − 1 + 1/n, 0)² / 2`, the same for 1. Kernels that are not fused go through all keys.
+
+    Limits: a last chunk that the sequence does not fill counts as full.
     """
-    cp, balanced = at.layout.cp, at.software.cp_balanced
+    balanced = at.software.cp_balanced
     inside = smaller(chunk / at.s, 1.0)
     share = smaller(window / (inside * at.s), 1.0)
-    last = cp * larger(share - 1.0 + 1.0 / cp, 0.0) ** 2
+    ranks = larger(inside * at.layout.cp, 1.0)
+    last = ranks * larger(share - 1.0 + 1.0 / ranks, 0.0) ** 2
     skipped = balanced * share**2 + (1.0 - balanced) * last
     through = inside * (share - 0.5 * at.causal * skipped)
     return 1.0 - at.software.flash * (1.0 - through)
@@ -119,7 +122,7 @@ class Attention(struct.PyTreeNode, kw_only=True):
       chunk: tokens that see each other and no others [token]; `ALL` = the sequence.
       output_gate: 1 = queries come with a gate of the output (Qwen3-Next); 0 = none.
       own_keys: 1 = the layer has keys of its own; 0 = it reads those of an earlier layer.
-      own_values: 1 = values of its own; 0 = they are its keys, or an earlier layer's.
+      own_values: 1 = values of its own; 0 = projected as its keys are, or an earlier layer's.
       small: parameters of biases, sinks and norms beside the layer's first [count]; 0 = none.
     """
 
@@ -182,11 +185,17 @@ class Attention(struct.PyTreeNode, kw_only=True):
         )
 
     def keeps(self, at: Site) -> Kept:
-        """Queries, keys, values and the output (an operand), `t [2 ((a + g) (e + x) + g e) + w a e]
-        / tp`, w the operand's bytes; with scores where they are not fused."""
+        """Queries, keys, values and the output, with scores where they are not fused.
+
+        `t [2 ((a + g) (e + x) + g e) + w a e] / tp`, w the bytes of an operand, which the output
+        is. A gate is kept, and the output before it. Values projected as keys are get a norm of
+        their own and are not turned (transformers' `gemma4`), so they are kept beside them.
+        """
         wide, tp = self.head_dim + self.qk_extra, at.layout.tp
-        keys = self.own_keys * wide + self.own_values * self.head_dim
+        valued = larger(self.own_keys, self.own_values)
+        keys = self.own_keys * wide + valued * self.head_dim
         out = self.n_heads * self.head_dim
-        queries = self.n_heads * wide + self.n_kv_heads * keys + self.output_gate * out
-        held = at.operand * out + scores_kept(at, self.n_heads)
+        gated = self.output_gate * out
+        queries = self.n_heads * wide + self.n_kv_heads * keys + gated
+        held = at.operand * out + WORD * gated + scores_kept(at, self.n_heads)
         return Kept(**entered(at), queries=at.t * WORD * queries / tp, core=at.t * held / tp)

@@ -1,4 +1,4 @@
-"""Multi-head latent attention, over all keys or over those that an indexer picks."""
+"""Multi-head latent attention."""
 
 from __future__ import annotations
 
@@ -13,17 +13,7 @@ from dmodel.blocks.attention import (
     scores_kept,
     seen,
 )
-from dmodel.blocks.part import (
-    WORD,
-    Core,
-    Kept,
-    Product,
-    Site,
-    Weights,
-    Work,
-    entered,
-    wrapped,
-)
+from dmodel.blocks.part import WORD, Kept, Product, Site, Weights, Work, entered, wrapped
 from dmodel.smooth import ramp
 from dmodel.types import Array
 
@@ -40,9 +30,6 @@ class Latent(struct.PyTreeNode, kw_only=True):
       kv_rank: width of the latents of keys and values [count].
       q_rank: width of the latents of queries [count]; 0 = projected directly.
       rope_dim: width of the rotary key that all heads share [count].
-      index_heads: heads of the indexer of sparse attention (DSA) [count]; 0 = none.
-      index_dim: width of one of them [count]; 0 = none.
-      index_top: keys that a query attends to [token]; `ALL` = every one.
       small: parameters of biases and norms beside the layer's and the latents' [count]; 0 = none.
     """
 
@@ -57,9 +44,6 @@ class Latent(struct.PyTreeNode, kw_only=True):
     qk_extra: Array = 0.0
     q_rank: Array = 0.0
     rope_dim: Array = 0.0
-    index_heads: Array = 0.0
-    index_dim: Array = 0.0
-    index_top: Array = ALL
     small: Array = 0.0
 
     def _widths(self) -> tuple[Array, Array, Array, Array]:
@@ -73,63 +57,38 @@ class Latent(struct.PyTreeNode, kw_only=True):
 
     def parameters(self, h: Array) -> Weights:
         """`h (r_q + r_kv + d) + r_q a (e + x) + r_kv a (2 e + x − d) + a e h`, norms `h + r_q +
-        r_kv`, the indexer's `r_q n d_i + h (d_i + n)`."""
+        r_kv`."""
         whole, split, queries, pairs = self._widths()
         out = self.n_heads * self.head_dim
-        latents = self.q_rank + self.kv_rank
-        index = self.index_heads * self.index_dim
+        up = queries * self.q_rank + pairs * self.kv_rank
         return Weights(
-            split=h * (split + out)
-            + queries * self.q_rank
-            + pairs * self.kv_rank
-            + h
-            + latents
-            + self.small,
-            whole=h * whole + self.q_rank * index + h * (self.index_dim + self.index_heads),
+            split=h * (split + out) + up + h + self.q_rank + self.kv_rank + self.small,
+            whole=h * whole,
             core=self.n_heads * (2.0 * self.head_dim + self.qk_extra),
         )
 
-    def _core(self, at: Site) -> Core:
-        """Over all keys heads are as wide as they are; over picked ones kernels score latents (of
-        `r_kv + d`) and sum them (`r_kv`), since a gathered latent serves all heads (DeepSeek-AI
-        2025, arXiv 2512.02556, FlashMLA)."""
-        sparse = ramp(self.index_heads)
-        plain = 2.0 * self.head_dim + self.qk_extra
-        latent = 2.0 * self.kv_rank + self.rope_dim
-        sizes = plain + sparse * (latent - plain)
-        core = scored(at, self.n_heads, sizes, seen(at, self.index_top))
-        return core._replace(stretch=off_matrix_units(self.head_dim, at.software.flash))
-
     def work(self, at: Site) -> Work:
-        """Products into latents, from them (both as one row of their mean inner size), the core and
-        the output; an indexer scores every pair of tokens, `2 t s n d_i` FLOPs, half of them where
-        causal, on every rank of tp."""
+        """Products into latents, from them (both as one row of their mean inner size), the core
+        over all keys and the output."""
         whole, split, queries, pairs = self._widths()
         out, tp = self.n_heads * self.head_dim, at.layout.tp
         inner = (queries * self.q_rank + pairs * self.kv_rank) / (queries + pairs)
-        index, there = self.index_heads * self.index_dim, ramp(self.index_heads)
         wide = 2.0 * self.n_heads * (self.head_dim + self.qk_extra)
-        scoring = Core(2.0 * at.t * at.s * index * seen(at, ALL))
+        sizes = 2.0 * self.head_dim + self.qk_extra
+        stretch = off_matrix_units(self.head_dim, at.software.flash)
         return Work(
             products=(
                 Product("first", at.t, whole + split / tp, at.h),
                 Product("latents", at.t, (queries + pairs) / tp, inner),
                 Product("out", at.t, at.h, out / tp),
-                Product("index", at.t, index, self.q_rank, there),
-                Product("index", at.t, self.index_dim + self.index_heads, at.h, there),
             ),
-            cores=(self._core(at), scoring),
+            cores=(scored(at, self.n_heads, sizes, seen(at, ALL))._replace(stretch=stretch),),
             streams=wrapped(at, rotated(at, wide)),
-            kernels=kernels(at) + 5.0 + 8.0 * there,
+            kernels=kernels(at) + 5.0,
             dense=4.0,
             mixed=1.0,
             returned=at.t * out / tp,
-            ring=WORD
-            * at.t
-            * at.layout.cp
-            * self.n_heads
-            * (2.0 * self.head_dim + self.qk_extra)
-            / tp,
+            ring=WORD * at.t * at.layout.cp * self.n_heads * sizes / tp,
         )
 
     def keeps(self, at: Site) -> Kept:
@@ -137,10 +96,9 @@ class Latent(struct.PyTreeNode, kw_only=True):
         wide, tp = self.head_dim + self.qk_extra, at.layout.tp
         queries = self.n_heads * (2.0 * wide + self.head_dim)
         held = at.operand * self.n_heads * self.head_dim + scores_kept(at, self.n_heads)
-        index = WORD * (self.index_heads + 1.0) * self.index_dim
         return Kept(
             **entered(at),
-            latents=at.t * (at.operand * (self.q_rank + self.kv_rank) + index),
+            latents=at.t * at.operand * (self.q_rank + self.kv_rank),
             queries=at.t * WORD * queries / tp,
             core=at.t * held / tp,
         )

@@ -119,6 +119,7 @@ KINDS = {
     "latents": "of a mixer, reads latents",
     "out": "of a mixer, returns h",
     "index": "scores keys for sparse attention, stays in 16 bits",
+    "streams": "weighs residual streams, stays in 16 bits",
     "up": "into the MLP of a dense layer",
     "down": "out of it",
     "shared_up": "into what every token passes beside routed experts",
@@ -131,7 +132,7 @@ KINDS = {
 }
 """Kinds of products."""
 
-WIDE = ("index", "router", "head")
+WIDE = ("index", "streams", "router", "head")
 """Products that stay in 16 bits whatever the precision of the layers."""
 
 ROUTED = ("expert_up", "expert_down")
@@ -150,13 +151,15 @@ class Core(NamedTuple):
     Attributes:
       flops: of the forward pass on matrix units [FLOP]. exponentials: of one pass, in the same
         kernels [count]. softmax_bytes: traffic of scores where they go through memory [byte].
-        stretch: times as long as it would take with heads that fit the matrix units [1].
+        stretch: times as long as it would take with heads that fit the matrix units [1]. behind:
+        FLOPs and traffic of the backward pass over what attention has for as much forward [1].
     """
 
     flops: Array
     exponentials: Array = 0.0
     softmax_bytes: Array = 0.0
     stretch: Array = 1.0
+    behind: Array = 1.0
 
 
 class Work(NamedTuple):

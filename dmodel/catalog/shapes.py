@@ -155,6 +155,9 @@ def shape_of(model: Model) -> dict[str, Any]:
     ]
     if model.order:
         found["order"] = order_text(model.order)
+    further = [k for k, times in enumerate(model.further) for _ in range(int(times))]
+    if further != [len(model.pairs) - 1]:
+        found["further"] = further
     return found
 
 

@@ -79,3 +79,15 @@ def _show_memory(d: Document) -> None:
         ("risk that it is not enough", percent(d["oom_probability"])),
     ]
     show_table("Memory of the fullest device", ("purpose", "bytes"), memory)
+    if stages := d.get("memory_by_stage"):
+        rows = [
+            (
+                f"{s['stage'] + 1}",
+                f"{s['layers']:g}",
+                f"{s['micro_batches_in_flight']:.3g}",
+                gib(s["bytes"]),
+            )
+            for s in stages
+        ]
+        heads = ("stage", "layers", "micro-batches in flight", "bytes")
+        show_table("Memory by stage", heads, rows)

@@ -20,7 +20,10 @@ Kind = Annotated[
     ),
 ]
 Name = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Show every number of this entry.")
+    str | None,
+    typer.Argument(
+        metavar="[NAME]", help="Show every number of this entry; of models, a config.json too."
+    ),
 ]
 
 
@@ -61,11 +64,18 @@ def _one(kind: str, name: str) -> Document:
     from dmodel import catalog
     from dmodel.catalog.loader import resolve
 
-    single = {"profiles": _profile, "stacks": _stack, "settings": _setting}
+    single = {"profiles": _profile, "stacks": _stack, "settings": _setting, "models": _model}
     if kind in single:
         return single[kind](name)
     main = resolve(kind, name)
     return next(entry for entry in catalog.entries(kind) if entry["name"] == main)
+
+
+def _model(name: str) -> Document:
+    """A model, or what a configuration file says of one."""
+    from dmodel.catalog.models import described
+
+    return described(name)
 
 
 def _stack_line(name: str) -> Document:
@@ -217,7 +227,12 @@ def _words(named: Document) -> str:
 
 
 def _show_one(document: Document) -> None:
-    show = {"stacks": _show_stack, "settings": _show_setting, "profiles": _show_profile}
+    show = {
+        "stacks": _show_stack,
+        "settings": _show_setting,
+        "profiles": _show_profile,
+        "models": _show_model,
+    }
     show.get(document["kind"], _show_numbers)(document)
 
 
@@ -250,8 +265,39 @@ def _show_profile(d: Document) -> None:
     )
 
 
+def _show_model(d: Document) -> None:
+    """Parameters, sizes and blocks of a model."""
+    also = f" (also {', '.join(d['aliases'])})" if d["aliases"] else ""
+    total, active = d["parameters"], d["active_parameters"]
+    per_token = "" if active == total else f"; a token uses {active:,} ({digits(active / 1e9)} B)"
+    show_lines(
+        f"{d['name']}{also}{': ' if d['about'] else ''}{d['about']}",
+        f"parameters: {total:,} ({digits(total / 1e9)} B){per_token}",
+        f"sizes: {', '.join(f'{name} {size:,}' for name, size in d['sizes'].items())}",
+    )
+    rows = [
+        (str(k), f"{block['layers']:,}", _part(block.get("mixer")), _part(block.get("feed")))
+        for k, block in enumerate(d["blocks"])
+    ]
+    show_table("", ("block", "layers", "mixer", "feed-forward part"), rows, right="block|layers")
+    show_lines(
+        *([f"block of each layer: {d['order']}"] if d["order"] else []),
+        f"a head of further tokens: {', '.join(f'block {k}' for k in d['further'])}",
+        *d["notes"],
+        f"source: {d['source']}{', ' if d['date'] else ''}{d['date']}",
+    )
+
+
+def _part(part: Document | None) -> str:
+    """Kind and sizes of a part."""
+    if part is None:
+        return "none"
+    sizes = (f"{name} {size:,}" for name, size in part.items() if name != "kind")
+    return f"{part['kind']}: {', '.join(sizes)}"
+
+
 def _show_numbers(d: Document) -> None:
-    """Every number of a chip, a system or a model."""
+    """Every number of a chip or a system."""
     also = f" (also {', '.join(d['aliases'])})" if d["aliases"] else ""
     show_lines(f"{d['name']}{also}: {d['about'] or d['kind'][:-1]}")
     rows = [

@@ -93,7 +93,7 @@ def command(
 def _one_plan(
     job: Job, degrees: Degrees, other: str | None, term: str | None, strict: bool, json: bool
 ) -> None:
-    from dmodel.asked import ask, plan, provenance
+    from dmodel.asked import ask, laid, provenance
     from dmodel.cli.against import against, show_against
     from dmodel.cli.answer import show_answer
     from dmodel.cli.question import plan_document, question_of, short, title
@@ -101,7 +101,7 @@ def _one_plan(
 
     question = question_of(job, degrees)
     asked = ask(question, job.profile)
-    found = prediction(asked, *plan(asked, {}))
+    found = prediction(asked, laid(asked, {}))
     say(provenance(asked))
     document = {
         **asked.document(),

@@ -38,7 +38,7 @@ def question_of(job: Job, degrees: Degrees | None = None) -> Question:
     Raises:
       InputError: an option is missing or no positive integer; an unknown name.
     """
-    from dmodel.catalog.models import from_file
+    from dmodel.catalog.models import reading
     from dmodel.question import Question
     from dmodel.settings import changed, typed
 
@@ -46,8 +46,8 @@ def question_of(job: Job, degrees: Degrees | None = None) -> Question:
     _check_missing(job, said)
     for name in ("devices", "global_batch", "seq_len"):
         check_count(name, getattr(job, name))
-    model = from_file(job.model, job.seq_len) if job.model else None
-    start = Question({}, model=model, system=job.system or "")
+    model, notes = (reading(job.model, job.seq_len) if job.model else None) or (None, ())
+    start = Question({}, model=model, system=job.system or "", notes=notes)
     words = {} if degrees is None else layout_words(degrees)
     if "recompute" in said:
         words.pop("recompute_layers", None)

@@ -10,7 +10,8 @@ climbs through the lower ones: a third level and those beyond it load the second
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from itertools import accumulate
 from math import log, prod
 from operator import mul
@@ -18,11 +19,12 @@ from operator import mul
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax import lax
 
 from dmodel.coefficients import Coefficients
 from dmodel.once import once
 from dmodel.records import Network
-from dmodel.smooth import SHARPNESS, clip, inverse, maximum, minimum, ramp
+from dmodel.smooth import SHARPNESS, clip, inverse, maximum, minimum_of_two, positive, ramp
 from dmodel.types import Array, each, per_level, stack, trailing
 
 TREE_BANDWIDTH = 0.92
@@ -99,36 +101,21 @@ def fabric(
 
 
 @once
-def _joined(group: jax.Array) -> jax.Array:
-    """1 where a level joins members, 0 where it does not; linear for factors between 1 and 2 (they
-    are never below 1)."""
-    return ramp(group - 1.0)
+def _torus(axes: jax.Array) -> jax.Array:
+    """1 on a torus, of two axes and more, 0 on a level of one; linear in between."""
+    return ramp(axes - 1.0)
 
 
 @once
-def _levels(values: jax.Array) -> tuple[jax.Array, ...]:
-    """The values of each level."""
-    return tuple(jnp.unstack(values))
+def _inverse(values: jax.Array) -> jax.Array:
+    """1 over the values."""
+    return inverse(values)
 
 
 @once
-def _log(group: jax.Array) -> jax.Array:
-    """Natural logarithm of the members."""
-    return jnp.log(group)
-
-
-@once
-def _inverse(members: jax.Array) -> jax.Array:
-    """1 over the members."""
-    return inverse(members)
-
-
-@once
-def _size(values: jax.Array) -> jax.Array:
-    """Product over levels `[kind, *batch]`, one by one: the derivative of `jnp.prod` takes three
-    times as many operations."""
-    first, *others = _levels(values)
-    return prod(others, start=first)
+def _per_members(members: jax.Array) -> jax.Array:
+    """1 over the natural logarithm of the members of the run."""
+    return inverse(jnp.maximum(jnp.log(members), 1e-9))
 
 
 def _running(values: Sequence[jax.Array]) -> list[jax.Array]:
@@ -136,59 +123,163 @@ def _running(values: Sequence[jax.Array]) -> list[jax.Array]:
     return list(accumulate(values[:-1], mul, initial=jnp.ones_like(values[0])))
 
 
-def _left(group: jax.Array) -> jax.Array:
-    """Share of the volume that reaches a level, `1 / Π_{j<k} g_j`: what is left by the domains of
-    the levels below."""
-    return jnp.stack(_running(_levels(_inverse(group))))
+def _of_kinds(compute: Callable[[Levels], jax.Array], axis: int) -> cached_property[jax.Array]:
+    """A quantity of all kinds at once, computed when it is first asked for; of some of them, a part
+    of that."""
+
+    def found(levels: Levels) -> jax.Array:
+        if levels.whole is None:
+            return compute(levels)
+        values = getattr(levels.whole, compute.__name__)
+        return lax.slice_in_dim(values, *levels.kinds, axis=axis)
+
+    found.__doc__ = compute.__doc__
+    return cached_property(found)
 
 
-@once
-def _reach(group: jax.Array) -> jax.Array:
-    """Members whose traffic the links of a level carry: its own, and on outer levels those of all
-    tiers above, `Π_{j≥k} g_j` for k ≥ 1."""
-    if group.shape[0] <= 2:
-        return group
-    return jnp.concatenate([group[:1], jnp.cumprod(group[:0:-1], 0)[::-1]])
+by_level, by_kind = partial(_of_kinds, axis=1), partial(_of_kinds, axis=0)
+"""Of a quantity `[K, kind, *batch]`, and of one `[kind, *batch]`."""
 
 
-def _start(group: jax.Array, net: Fabric) -> jax.Array:
-    """Fixed time of a collective [s]: its launch, the choice of protocol, the first handshake; 0
-    for a group of one."""
-    return net.start_s * _joined(_size(group))
+class Levels:
+    """Groups on a network, `[K, kind, *batch]`, and what collectives ask of them: each quantity is
+    computed once for all kinds, when it is first asked for."""
+
+    def __init__(
+        self,
+        group: jax.Array,
+        net: Fabric,
+        whole: Levels | None = None,
+        kinds: tuple[int, int] = (0, 0),
+    ) -> None:
+        self.group, self.net, self.whole, self.kinds = jnp.asarray(group), net, whole, kinds
+
+    def part(self, start: int, stop: int) -> Levels:
+        """Of the kinds from `start` on, up to `stop`."""
+        group = lax.slice_in_dim(self.group, start, stop, axis=1)
+        return Levels(group, self.net, self, (start, stop))
+
+    @by_level
+    def log(self) -> jax.Array:
+        """Natural logarithm of the members."""
+        return jnp.log(self.group)
+
+    @by_level
+    def axis(self) -> jax.Array:
+        """Members along each axis of a torus, `g^(1/d)`."""
+        return jnp.exp(self.log * _inverse(self.net.torus_axes))
+
+    @by_level
+    def share(self) -> jax.Array:
+        """1 over the members."""
+        return inverse(self.group)
+
+    @by_level
+    def joined(self) -> jax.Array:
+        """1 where a level joins members, 0 where it does not; linear for factors between 1 and 2
+        (they are never below 1)."""
+        return ramp(self.group - 1.0)
+
+    @by_level
+    def left(self) -> jax.Array:
+        """Share of the volume that reaches a level, `1 / Π_{j<k} g_j`: what is left by the domains
+        of the levels below."""
+        return jnp.stack(_running(jnp.unstack(self.share)))
+
+    @by_level
+    def reach(self) -> jax.Array:
+        """Members whose traffic the links of a level carry: its own, and on outer levels those of
+        all tiers above, `Π_{j≥k} g_j` for k ≥ 1."""
+        if self.group.shape[0] <= 2:
+            return self.group
+        first, *outer = jnp.unstack(self.group)
+        return jnp.stack([first, *list(accumulate(outer[::-1], mul))[::-1]])
+
+    @by_level
+    def log_reach(self) -> jax.Array:
+        """Natural logarithm of `reach`."""
+        return self.log if self.group.shape[0] <= 2 else jnp.log(self.reach)
+
+    @by_level
+    def beyond(self) -> jax.Array:
+        """Share of what a level carries that is from other members than one, `1 − 1 / reach`."""
+        return 1.0 - (self.share if self.group.shape[0] <= 2 else inverse(self.reach))
+
+    @by_kind
+    def size(self) -> jax.Array:
+        """Members of the group; one by one, as the derivative of `jnp.prod` takes three times as
+        many operations."""
+        first, *others = jnp.unstack(self.group)
+        return prod(others, start=first)
+
+    @by_kind
+    def start(self) -> jax.Array:
+        """Fixed time of a collective [s]: its launch, the choice of protocol, the first handshake;
+        0 for a group of one."""
+        return self.net.start_s * ramp(self.size - 1.0)
+
+    @by_level
+    def cost(self) -> jax.Array:
+        """`r_k^γ_k / rate_k` with `r_k` the members that reach the level [s/byte]: wider groups
+        meet more traffic on shared links.
+
+        On a torus of d axes a group has the links of its own axes, `max(ln g / ln members, 1/d)` of
+        all: 16 of a slice of 16 × 16 one half.
+        """
+        net = self.net
+        torus = _torus(net.torus_axes)
+        own = clip(self.log * _per_members(net.members), _inverse(net.torus_axes), 1.0)
+        links = 1.0 - torus + torus * own
+        return jnp.exp(net.contention * self.log_reach) * inverse(net.bytes_per_s * links)
+
+    @by_level
+    def flow(self) -> jax.Array:
+        """What a byte of the whole takes at each level, if all of what is left passes [s/byte]."""
+        return self.left * self.cost
+
+    @by_level
+    def handed(self) -> jax.Array:
+        """Share of the volume left at a level that a ring hands on through it, `(n − 1)/n`, n all
+        members of the group, on a level that joins any, since one ring goes through all ranks
+        (NCCL) and hands on every part but one between nodes as well as inside them. `(g − 1)/g` of
+        a torus and of the slices joined above it, which gather one after the other."""
+        return self.beyond + self.flat * (1.0 - self.beyond - self.rest[None])
+
+    @by_level
+    def own(self) -> jax.Array:
+        """What a rank's own part costs beside what a ring hands on, `ρ/n` (`OWN_PART`); 0 on a
+        torus."""
+        return OWN_PART * self.flat * self.rest[None]
+
+    @by_level
+    def flat(self) -> jax.Array:
+        """1 where one ring goes through the ranks of a level that joins any."""
+        return (1.0 - _torus(self.net.torus_axes)[:1]) * self.joined
+
+    @by_kind
+    def rest(self) -> jax.Array:
+        """1 over all members."""
+        return inverse(self.size)
+
+    @by_kind
+    def hops_s(self) -> jax.Array:
+        """Latency of the sequential hops of a ring [s], `g − 1` of them; on a torus of d axes `d
+        (g^(1/d) − 1)`. One ring goes through all ranks, so it makes the hops of a level in each
+        group that it passes: `(g_k − 1) Π_{j>k} g_j`, and levels of one latency add up to the hops
+        of one. A torus gathers by axes and then across slices, once each."""
+        net, torus = self.net, _torus(self.net.torus_axes)
+        above = jnp.stack(_running(jnp.unstack(self.group)[::-1])[::-1])
+        hops = (net.latency_s * net.torus_axes) * (self.axis - 1.0)
+        return (hops * (torus + (1.0 - torus) * above)).sum(0)
 
 
-def _seconds_per_byte(group: jax.Array, net: Fabric) -> jax.Array:
-    """`r_k^γ_k / rate_k` with `r_k` the members that reach the level: wider groups meet more
-    traffic on shared links.
-
-    On a torus of d axes a group has the links of its own axes, `max(ln g / ln members, 1/d)` of
-    all: 16 of a slice of 16 × 16 one half.
-    """
-    torus = ramp(net.torus_axes - 1.0)
-    own = clip(_log(group) / jnp.maximum(_log(net.members), 1e-9), 1.0 / net.torus_axes, 1.0)
-    links = 1.0 - torus + torus * own
-    return jnp.exp(net.contention * _log(_reach(group))) * inverse(net.bytes_per_s * links)
+Groups = jax.Array | Levels
+"""Members per level, `[K, kind, *batch]`, or what is known of them."""
 
 
-def _ring_share(group: jax.Array, net: Fabric) -> tuple[jax.Array, jax.Array]:
-    """Share of the volume left at a level that a ring hands on through it, `(n − 1)/n`, n all
-    members of the group, on a level that joins any, since one ring goes through all ranks (NCCL)
-    and hands on every part but one between nodes as well as inside them; and what a rank's own part
-    costs beside, `ρ/n` (`OWN_PART`). `(g − 1)/g` and 0 of a torus and of the slices joined above
-    it, which gather one after the other."""
-    left, rest = _inverse(_reach(group)), _size(_inverse(group))[None]
-    flat = (1.0 - ramp(net.torus_axes[:1] - 1.0)) * _joined(group)
-    return 1.0 - left + flat * (left - rest), OWN_PART * flat * rest
-
-
-def _hops(group: jax.Array, net: Fabric) -> jax.Array:
-    """Sequential hops of a ring, `g − 1`; on a torus of d axes `d (g^(1/d) − 1)`. One ring goes
-    through all ranks, so it makes the hops of a level in each group that it passes: `(g_k − 1)
-    Π_{j>k} g_j`, and levels of one latency add up to the hops of one. A torus gathers by axes and
-    then across slices, once each."""
-    hops = net.torus_axes * (jnp.exp(_log(group) / net.torus_axes) - 1.0)
-    above, torus = jnp.stack(_running(_levels(group)[::-1])[::-1]), ramp(net.torus_axes - 1.0)
-    return hops * (torus + (1.0 - torus) * above)
+def _levels(group: Groups, net: Fabric) -> Levels:
+    """What collectives ask of a group."""
+    return group if isinstance(group, Levels) else Levels(group, net)
 
 
 class Line(struct.PyTreeNode, kw_only=True):
@@ -212,23 +303,23 @@ class Line(struct.PyTreeNode, kw_only=True):
         return [Line(seconds_per_byte=s, latency_s=a) for s, a in pairs]
 
 
-def gather_line(group: jax.Array, net: Fabric, copied: Array = 1.0) -> Line:
+def gather_line(group: Groups, net: Fabric, copied: Array = 1.0, hop: Array = 1.0) -> Line:
     """Line of a ring all-gather, or reduce-scatter, in the volume of the gathered whole; see
     `gather_time`.
 
     Args:
       copied: 0 where ranks hand on parts without a copy of their own, else 1: scalar or `[1, kind,
-        *batch]`.
+        *batch]`. hop: time of a hop over that of the network: scalar or `[kind, *batch]`.
     """
-    share, own = _ring_share(group, net)
-    flow = (share + copied * own) * _left(group) * _seconds_per_byte(group, net)
+    levels = _levels(group, net)
+    flow = (levels.handed + copied * levels.own) * levels.flow
     return Line(
         seconds_per_byte=maximum(flow, net.sharpness),
-        latency_s=_start(group, net) + (net.latency_s * _hops(group, net)).sum(0),
+        latency_s=levels.start + hop * levels.hops_s,
     )
 
 
-def gather_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> Array:
+def gather_time(nbytes: jax.Array, group: Groups, net: Fabric) -> Array:
     """Time of a ring all-gather, or reduce-scatter, of `nbytes` in all [s].
 
     `max_k ( V_k (n − 1 + ρ)/n / rate_k ) + Σ_k α_k (g_k − 1) Π_{j>k} g_j` over the levels that join
@@ -252,9 +343,7 @@ def gather_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> Array:
     return gather_line(group, net).time(nbytes)
 
 
-def all_reduce_time(
-    nbytes: jax.Array, group: jax.Array, net: Fabric, calls: Array = 1.0
-) -> jax.Array:
+def all_reduce_time(nbytes: jax.Array, group: Groups, net: Fabric, calls: Array = 1.0) -> jax.Array:
     """Time of an all-reduce of `nbytes` [s]: the better of ring and double binary tree.
 
     Ring: `(2 (n − 1) + ρ)/n`, since it has 2 n − 1 operations for 2 n − 2 transfers (NCCL's
@@ -272,42 +361,39 @@ def all_reduce_time(
     Args:
       calls: messages that the volume is sent in, one after the other.
     """
-    reach, (share, own) = _reach(group), _ring_share(group, net)
-    ring, joined = 2.0 * share + own, _joined(reach)
-    tree = jnp.concatenate([ring[:1], joined[1:] + ramp(reach[1:] - 2.0)])
-    cost = _left(group) * _seconds_per_byte(group, net)
-    inside = jnp.minimum(ring[:1], joined[:1] * SWITCH * (1.0 + _inverse(group)[:1]))
-    reduced, rest = (
-        net.in_network_reduction * jnp.concatenate([inside, joined[1:]]),
-        1.0 - net.in_network_reduction,
-    )
-
-    def flow(times: jax.Array) -> Array:
-        return nbytes * maximum(cost * (rest * times + reduced), net.sharpness)
-
-    hop = net.latency_s * trailing(
-        inner_outer(1.0, TREE_HOP, group.shape[0]) / log(2.0), group.ndim
-    )
-    by_ring = 2.0 * calls * (net.latency_s * _hops(group, net)).sum(0) + flow(ring)
-    by_tree = 2.0 * calls * (hop * _log(group)).sum(0) + flow(tree) / TREE_BANDWIDTH
-    torus = ramp(net.torus_axes[0] - 1.0)
-    better = minimum(stack(by_ring, by_tree), net.sharpness)
-    return jnp.asarray(calls * _start(group, net) + torus * by_ring + (1.0 - torus) * better)
+    levels = _levels(group, net)
+    n, reach, ring = levels.group.shape[0], levels.reach, 2.0 * levels.handed + levels.own
+    joined = levels.joined if n <= 2 else ramp(reach - 1.0)
+    outer = joined[1:]
+    tree = jnp.concatenate([ring[:1], outer + ramp(reach[1:] - 2.0)])
+    inside = jnp.minimum(ring[:1], joined[:1] * SWITCH * (2.0 - levels.beyond[:1]))
+    switched = net.in_network_reduction
+    reduced = switched * jnp.concatenate([inside, outer])
+    # ring and tree on an axis of their own
+    times = jnp.stack([ring, tree], 1)
+    passed = levels.flow[:, None] * ((1.0 - switched)[:, None] * times + reduced[:, None])
+    by_ring, by_tree = jnp.unstack(maximum(passed, net.sharpness))
+    hop = net.latency_s * trailing(2.0 / log(2.0) * inner_outer(1.0, TREE_HOP, n), reach.ndim)
+    by_ring = 2.0 * calls * levels.hops_s + nbytes * by_ring
+    by_tree = calls * (hop * levels.log).sum(0) + nbytes * by_tree * (1.0 / TREE_BANDWIDTH)
+    torus = _torus(net.torus_axes)[0]
+    better = minimum_of_two(by_ring, by_tree, net.sharpness)
+    return jnp.asarray(calls * levels.start + better + torus * (by_ring - better))
 
 
-def _transfers(group: jax.Array, copies: Array, merged: Array) -> jax.Array:
+def _transfers(levels: Levels, copies: Array, merged: Array) -> jax.Array:
     """Transfers into the domains below each level over the copies sent [1]: `D (1 − (1 − 1/D)^c) /
     c` when copies are merged, c of them
     to D domains taken at random, c / c when not."""
     copies, merged = each(copies), each(merged)
-    domains = jnp.concatenate([_size(group)[None], _reach(group)[1:]])
+    domains = jnp.concatenate([levels.size[None], levels.reach[1:]])
     # where there is one domain nothing is sent, and the logarithm would be that of 0
-    missed = jnp.exp(copies * jnp.log(jnp.maximum(1.0 - _inverse(domains), 1e-9)))
-    return 1.0 + merged * (domains * (1.0 - missed) / copies - 1.0)
+    missed = jnp.exp(copies * jnp.log(jnp.maximum(1.0 - inverse(domains), 1e-9)))
+    return 1.0 + merged * (domains * (1.0 - missed) * inverse(copies) - 1.0)
 
 
 def all_to_all_time(
-    nbytes: jax.Array, group: jax.Array, net: Fabric, copies: Array = 1.0, merged: Array = 0.0
+    nbytes: jax.Array, group: Groups, net: Fabric, copies: Array = 1.0, merged: Array = 0.0
 ) -> jax.Array:
     """Time of an all-to-all in which each device holds `nbytes` for all n members [s].
 
@@ -324,28 +410,28 @@ def all_to_all_time(
       copies: of each token among its bytes. merged: 1 when those for one domain travel together
         (DeepEP, Zhao et al. 2025), 0 when apart.
     """
-    ring = jnp.exp(_log(group) / net.torus_axes)
-    torus, part = ramp(net.torus_axes - 1.0), 1.0 - _inverse(_reach(group))
-    passed = part + torus * (
-        jnp.maximum(0.25 * net.torus_axes * (ring - inverse(ring)), part) - part
-    )
+    levels = _levels(group, net)
+    ring, part, n = levels.axis, levels.beyond, levels.group.shape[0]
+    torus, axes = _torus(net.torus_axes), net.torus_axes
+    passed = part + torus * positive(0.25 * axes * (ring - inverse(ring)) - part)
     # of the bytes inside the innermost domain, those that go to no other one
-    inside = _size(_inverse(group)[1:]) if group.shape[0] > 1 else jnp.ones_like(group[0])
-    passed = jnp.concatenate([inside[None] * passed[:1], passed[1:]])
+    others = jnp.unstack(levels.share)[1:]
+    if others:
+        inside = prod(others[1:], start=others[0])
+        passed = jnp.concatenate([inside[None] * passed[:1], passed[1:]])
     flow = nbytes * maximum(
-        passed * _transfers(group, copies, merged) * _seconds_per_byte(group, net), net.sharpness
+        passed * _transfers(levels, copies, merged) * levels.cost, net.sharpness
     )
-    hop = net.latency_s * _joined(group)
-    return (
-        _start(group, net)
-        + flow
-        + (hop.sum(0) if group.shape[0] <= 2 else hop[0] + maximum(hop[1:], net.sharpness))
-    )
+    hop = net.latency_s * levels.joined
+    hops = hop.sum(0) if n <= 2 else hop[0] + maximum(hop[1:], net.sharpness)
+    return levels.start + flow + hops
 
 
-def point_to_point_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Array:
+def point_to_point_time(nbytes: jax.Array, group: Groups, net: Fabric) -> jax.Array:
     """Time to send `nbytes` to the next member [s], over the slowest level that the group spans; 0
     for a group of one."""
-    joined = _joined(group)
-    flow = nbytes * maximum(joined / net.bytes_per_s, net.sharpness)
-    return _start(group, net) + flow + maximum(joined * net.latency_s, net.sharpness)
+    levels = _levels(group, net)
+    # seconds per byte, and latency
+    of_levels = jnp.stack(jnp.broadcast_arrays(_inverse(net.bytes_per_s), net.latency_s), 1)
+    slowest = maximum(levels.joined[:, None] * of_levels, net.sharpness)
+    return levels.start + nbytes * slowest[0] + slowest[1]

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 
 from dmodel.blocks.part import WORD, Passes
 from dmodel.coefficients import Coefficients
+from dmodel.once import once
 from dmodel.records import Chip, Plan
-from dmodel.smooth import SHARPNESS, excess, maximum, ramp
+from dmodel.smooth import SHARPNESS, excess, maximum_of_two, ramp
 from dmodel.tables import Matmuls
 from dmodel.types import Array, each, stack
 
@@ -68,10 +69,8 @@ def matmul_time(
         / (grouped * each(c.matmul_efficiency))
     )
     left, right, written = products.elements
-    memory = (operand_bytes * (left + right) + WORD * written) / each(
-        chip.hbm_bytes_per_s * c.memory_efficiency
-    )
-    return maximum(stack(arithmetic, memory), sharpness)
+    memory = (operand_bytes * (left + right) + WORD * written) * each(_per_byte(chip, c))
+    return maximum_of_two(arithmetic, memory, sharpness)
 
 
 SOFTER = 0.5
@@ -104,13 +103,26 @@ def attention_time(
     Args:
       flops, exponentials, softmax_bytes: of the pass [FLOP], [count], [byte].
     """
+    products, powers, through = _core(flops, exponentials, softmax_bytes, chip, coefficients)
+    slower = maximum_of_two(products, powers, max(SOFTER * sharpness, 2.0))
+    return slower / coefficients.attention_efficiency + through
+
+
+def _core(
+    flops: Array,
+    exponentials: Array,
+    softmax_bytes: Array,
+    chip: Chip,
+    coefficients: Coefficients,
+) -> tuple[Array, Array, Array]:
+    """Products and exponentials of attention at their peak rates, and the traffic of its scores
+    [s]."""
     c = coefficients
-    products, powers = (
+    return (
         flops / chip.attention_flops_per_s,
         c.attention_exponentials * exponentials / chip.exponentials_per_s,
+        c.softmax_traffic * softmax_bytes * _per_byte(chip, c),
     )
-    core = maximum(stack(products, powers), max(SOFTER * sharpness, 2.0)) / c.attention_efficiency
-    return core + c.softmax_traffic * softmax_bytes / (chip.hbm_bytes_per_s * c.memory_efficiency)
 
 
 def attention_passes(
@@ -121,6 +133,7 @@ def attention_passes(
     chip: Chip,
     coefficients: Coefficients,
     sharpness: float = SHARPNESS,
+    behind: Array = 1.0,
 ) -> Passes:
     """Time of both passes of the attention core [s]: backward with twice the products and traffic,
     fused 2.5 times the products (five instead of two, one of them the scores done again: Dao 2023)
@@ -128,14 +141,16 @@ def attention_passes(
 
     Args:
       flops, exponentials, softmax_bytes: of the forward pass [FLOP], [count], [byte]. flash: 1
-        where kernels are fused.
+        where kernels are fused. behind: products and traffic of the backward pass over those of
+        attention's [1].
     """
-    again = 2.0 + 0.5 * flash
-    forward = attention_time(flops, exponentials, softmax_bytes, chip, coefficients, sharpness)
-    backward = attention_time(
-        again * flops, exponentials, again * softmax_bytes, chip, coefficients, sharpness
-    )
-    return Passes(forward, backward * (1.0 + flash * (coefficients.attention_backward - 1.0)))
+    c, again = coefficients, behind * (2.0 + 0.5 * flash)
+    products, powers, through = _core(flops, exponentials, softmax_bytes, chip, c)
+    passes = stack(products, again * products, powers)
+    slower = maximum_of_two(passes[:2], passes[2:], max(SOFTER * sharpness, 2.0))
+    forward, backward = jnp.unstack(slower / each(c.attention_efficiency))
+    rate = 1.0 + flash * (c.attention_backward - 1.0)
+    return Passes(forward + through, rate * (backward + again * through))
 
 
 NARROW_ATTENTION = 2.0
@@ -179,7 +194,13 @@ def off_vectors(plan: Plan) -> Array:
 
 def streaming_time(nbytes: Array, chip: Chip, coefficients: Coefficients) -> Array:
     """Time of memory-bound kernels [s]: `bytes / (HBM · η_mem)`."""
-    return nbytes / (chip.hbm_bytes_per_s * coefficients.memory_efficiency)
+    return nbytes * _per_byte(chip, coefficients)
+
+
+@once
+def _per_byte(chip: Chip, coefficients: Coefficients) -> Array:
+    """What a byte takes through memory [s]."""
+    return 1.0 / (chip.hbm_bytes_per_s * coefficients.memory_efficiency)
 
 
 class Starts(NamedTuple):
@@ -224,7 +245,7 @@ def launch_time(device_time: Array, started: Starts, sharpness: float = SHARPNES
       device_time: that a layer keeps the device busy: work, what messages slow of it, and those
         that it does not hide [s].
     """
-    return jnp.asarray(started.fill) + _waited(device_time + started.fill, started.host, sharpness)
+    return jnp.asarray(started.fill) + _waited(device_time, started, sharpness)
 
 
 def hidden_head(
@@ -245,13 +266,17 @@ def hidden_head(
         device_time, started: of one layer.
     """
     device, host = layers * (device_time + started.fill), layers * started.host
-    return _waited(device, host, sharpness) - _waited(device + head, host, sharpness)
+    whole, host = jnp.broadcast_arrays(device + head, host)
+    beside = excess(whole, host, 2.0 * sharpness)
+    return jnp.asarray(layers * _waited(device_time, started, sharpness) - beside)
 
 
-def _waited(device: Array, host: Array, sharpness: float) -> jax.Array:
-    """What a device waits for its host [s]: `max_p(device, host) − device`, at twice the sharpness
-    (`launch_time`)."""
-    return excess(*jnp.broadcast_arrays(device, host), 2.0 * sharpness)
+@once
+def _waited(device_time: Array, started: Starts, sharpness: float) -> jax.Array:
+    """What a device waits for its host in a layer [s]: `max_p(device, host) − device`, at twice the
+    sharpness (`launch_time`)."""
+    device, host = jnp.broadcast_arrays(device_time + started.fill, started.host)
+    return excess(device, host, 2.0 * sharpness)
 
 
 def optimizer_time(

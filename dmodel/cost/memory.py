@@ -78,9 +78,9 @@ def layer_activation_bytes(model: Model, plan: Plan) -> Array:
 
 
 def layer_input_bytes(model: Model, plan: Plan) -> Array:
-    """What a layer gets and is done again from, per micro-batch [byte]: `2 t h`, split by sequence
-    parallelism."""
-    return counts.activation_bytes(model, plan) / counts.split_ranks(plan)
+    """What a layer gets and is done again from, per micro-batch [byte]: `2 t h`, or that of all
+    residual streams, split by sequence parallelism."""
+    return counts.between_layers(model, plan) / counts.split_ranks(plan)
 
 
 def kept_result_bytes(model: Model, plan: Plan) -> Array:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-from dmodel.smooth import SHARPNESS, positive_part
+from dmodel.once import once
+from dmodel.smooth import SHARPNESS, positive_part, with_slope
 from dmodel.types import Array
 
 
@@ -24,6 +26,22 @@ MOST_SLOWED = 0.9
 """Largest κ ω: beyond it whatever hides makes nearly as much room as it takes."""
 
 
+def _lengthened_slope(primals: tuple, tangents: tuple) -> tuple:
+    (overlap, contention), (d_overlap, d_contention) = primals, tangents
+    slowed = contention * overlap
+    more = 1.0 / (1.0 - jnp.minimum(slowed, MOST_SLOWED))
+    found = overlap * more
+    # of a minimum that is a tie, half
+    within = 0.5 - 0.5 * lax.sign(slowed - MOST_SLOWED)
+    by_overlap = more * (1.0 + within * contention * found)
+    return found, by_overlap * d_overlap + within * found * found * d_contention
+
+
+@with_slope(_lengthened_slope)
+def _lengthened(overlap: jax.Array, contention: jax.Array) -> jax.Array:
+    return overlap / (1.0 - jnp.minimum(contention * overlap, MOST_SLOWED))
+
+
 def lengthened(overlap: Array, contention: Array) -> jax.Array:
     """Share of a window that hides communication, once the communication in it has slowed its
     compute: `ω / (1 − κ ω)`.
@@ -34,7 +52,7 @@ def lengthened(overlap: Array, contention: Array) -> jax.Array:
     Limits: ω without contention. A step of compute W wholly behind a longer message C takes `C + (1
     − ω)/(1 − κω) W`: C when ω = 1.
     """
-    return jnp.asarray(overlap / (1.0 - jnp.minimum(contention * overlap, MOST_SLOWED)))
+    return _lengthened(jnp.asarray(overlap), jnp.asarray(contention))
 
 
 def straggler_share(devices: Array, jitter: Array) -> Array:
@@ -43,5 +61,11 @@ def straggler_share(devices: Array, jitter: Array) -> Array:
     The maximum of n normal jitters of size σ grows as `σ sqrt(2 ln n)`; here `σ x / sqrt(1 + x)`
     with `x = 2 ln n`, which agrees for large n and has a finite slope at n = 1, where it is 0.
     """
+    return jitter * _spread(devices)
+
+
+@once
+def _spread(devices: Array) -> jax.Array:
+    """The maximum of n normal deviations over one of them [1]."""
     x = 2.0 * jnp.log(devices)
-    return jitter * x / jnp.sqrt(1.0 + x)
+    return x * lax.rsqrt(1.0 + x)

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from dmodel.records import Chip
-from dmodel.smooth import SHARPNESS, maximum, minimum
-from dmodel.types import Array, stack
+from dmodel.smooth import SHARPNESS, maximum_of_two, minimum_of_two
+from dmodel.types import Array
 
 CORE, STREAMING = 0.87, 0.38
 """Power of fused attention and of kernels that stream, beyond what a device draws that runs idle
@@ -123,9 +123,8 @@ def slowed(
     >>> [f"{float(slowed(share, 0.0, 0.0, 1.0, 1.49)):.2f}" for share in (0.3, 0.7, 1.0)]
     ['1.00', '1.02', '1.17']
     """
-    return maximum(
-        stack(1.0, asked(products, core, streaming, demand) / whole), ABRUPT * sharpness
-    ) ** (1.0 / FALL)
+    more = maximum_of_two(1.0, asked(products, core, streaming, demand) / whole, ABRUPT * sharpness)
+    return jnp.exp(jnp.log(more) * (1.0 / FALL))
 
 
 def wandering(slow: Array) -> Array:
@@ -210,8 +209,8 @@ def draw(chip: Chip, busy: Activities, demand: Array, waiting_share: Array = WAI
     waiting = (waiting_share - RUNNING_SHARE) * busy.exposed
     links = LINK_JOULES_PER_BYTE * busy.link_bytes_per_s / dynamic
     whole = running + arithmetic + memory + waiting + links
-    given = dynamic * minimum(stack(1.0, busy.window / jnp.maximum(whole, LEAST)), sharpness)
-    update = minimum(stack(1.0, RUNNING_SHARE + above * asked(0.0, 0.0, 1.0, demand)), sharpness)
+    given = dynamic * minimum_of_two(1.0, busy.window / jnp.maximum(whole, LEAST), sharpness)
+    update = minimum_of_two(1.0, RUNNING_SHARE + above * asked(0.0, 0.0, 1.0, demand), sharpness)
     return Draw(
         idle=chip.idle_watts,
         running=given * running,

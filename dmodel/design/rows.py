@@ -15,7 +15,6 @@ from dmodel.design.choices import PrecisionChoice
 from dmodel.design.space import Degrees, Options, Space, degrees, options, placements
 from dmodel.placement import PAIRS
 from dmodel.records import LEAVES, SCHEDULES, Cluster, Plan
-from dmodel.stages import layout
 from dmodel.varying import leaves, stages
 
 COLUMNS = (
@@ -202,16 +201,8 @@ def decided(space: Space, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
 
 
 def _stages(space: Space, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """How layers lie on stages: as the stack lays them, else `dmodel.stages.layout`."""
-    job, pp, interleave = space.choices.stack, found["pp"], found["interleave"]
-    if job is not None:
-        return stages(job, space.model, pp, interleave)
-    return layout(
-        float(space.model.n_layers),
-        pp,
-        interleave,
-        float(space.model.layers - space.model.n_layers),
-    )
+    """How layers lie on stages: as the stack lays them, else as `dmodel.layouts.counted` does."""
+    return stages(space.choices.stack, space.model, found["pp"], found["interleave"])
 
 
 def plans(space: Space, system: Cluster, rows: np.ndarray) -> list[Plan]:

@@ -11,7 +11,7 @@ from dmodel.records import NONE, Model, ff_width, value
 PLAIN = (Attention, Latent)
 """Mixers that launchers of decoders build."""
 
-UNUSUAL = {"output_gate": 0.0, "own_keys": 1.0, "own_values": 1.0, "index_heads": 0.0, "chunk": ALL}
+UNUSUAL = {"output_gate": 0.0, "own_keys": 1.0, "own_values": 1.0, "chunk": ALL}
 """Sizes of mixers that such launchers have no words for, and what they have."""
 
 NAMED = {

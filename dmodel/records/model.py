@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from dmodel.once import once
 from dmodel.types import Array, InputError, at_hand
 
 COUNTED = ("n_layers", "d_model", "vocab", "seq_len")
@@ -101,18 +102,23 @@ class Model(struct.PyTreeNode, kw_only=True):
     @property
     def weights(self) -> tuple[Array, ...]:
         """How many of each part the mean layer holds [1], in the order of `parts`."""
-        if len(self.pairs) == 1:
-            return (1.0,) * len(self.parts)
-        layers = self.layers
-        kinds = [
-            (self.n_layers * share + self.n_mtp * more) / layers
-            for share, more in zip(self.shares, self.further, strict=True)
-        ]
-        return tuple(
-            _sum([kinds[k] for k, pair in enumerate(self.pairs) if pair[side] == i])
-            for side, there in ((0, self.mixers), (1, self.feeds))
-            for i in range(len(there))
-        )
+        return _weights(self)
+
+
+@once
+def _weights(model: Model) -> tuple[Array, ...]:
+    """As `Model.weights`; 1 of a part that every layer has, since shares add up to 1."""
+    layers = model.layers
+    kinds = [
+        (model.n_layers * share + model.n_mtp * more) / layers
+        for share, more in zip(model.shares, model.further, strict=True)
+    ]
+    found = []
+    for side, there in ((0, model.mixers), (1, model.feeds)):
+        for i in range(len(there)):
+            own = [kinds[k] for k, pair in enumerate(model.pairs) if pair[side] == i]
+            found.append(1.0 if len(own) == len(kinds) else _sum(own))
+    return tuple(found)
 
 
 def _at(parts: Sequence[Any], index: int) -> Any:

@@ -25,6 +25,7 @@ class Software(struct.PyTreeNode, kw_only=True):
       fused_experts: 1 = experts' products have activation and casts in them; 0 = kernels apart.
       fused_sums: 1 = products add to the gradients held; 0 = a kernel of its own adds.
       flash: 1 = attention kernels are fused; 0 = scores go through memory.
+      sparse_kernels: 1 = attention over picked keys is fused; 0 = all scores, in fp32, masked.
       split_rotary: 1 = several kernels rotate queries and keys; 0 = one does.
       unpadded_vocab: 1 = a rank's columns of logits are no multiple of 8; 0 = they are padded.
       cp_balanced: 1 = ranks of cp get equal work of a causal sequence; 0 = in order, last waits.
@@ -43,6 +44,7 @@ class Software(struct.PyTreeNode, kw_only=True):
     CHOICES = frozenset(
         (
             "accumulate recompute_last last_kept flash cp_balanced unpadded_vocab graphed "
+            "sparse_kernels "
             "fused_sums split_rotary route_bytes attention_rate attention_backward_rate "
             "overlap_tp overlap_cp overlap_ep overlap_dp overlap_pp overlap_replica composed"
         ).split()
@@ -62,6 +64,7 @@ class Software(struct.PyTreeNode, kw_only=True):
     fused_experts: Array = 0.0
     fused_sums: Array = 0.0
     flash: Array = 1.0
+    sparse_kernels: Array = 1.0
     split_rotary: Array = 0.0
     unpadded_vocab: Array = 0.0
     cp_balanced: Array = 1.0
