@@ -11,7 +11,9 @@ smooth power in between.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import accumulate, combinations
+from operator import add
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +36,8 @@ class Groups(struct.PyTreeNode, kw_only=True):
         `shard · replica`.
       expert_shard, expert_data: the same among the ranks that hold the same experts. all: devices
         of the run.
-      stacked: all of them side by side, `[K, group, *batch]`, in the order of `GROUPS`.
+      stacked: all of them side by side, `[K, group, *batch]`, in the order of `GROUPS`. logs: their
+        natural logarithms.
     """
 
     tp: jax.Array
@@ -49,6 +52,7 @@ class Groups(struct.PyTreeNode, kw_only=True):
     expert_data: jax.Array
     all: jax.Array
     stacked: jax.Array
+    logs: jax.Array
 
 
 PARTS: dict[str, tuple[str, ...]] = {
@@ -72,14 +76,12 @@ GROUPS: tuple[str, ...] = tuple(PARTS)
 
 def _members(lengths: jax.Array, names: Sequence[str]) -> Groups:
     """Groups from the lengths of intervals at each level, `[K, interval, *batch]`."""
-    parts = np.array([[float(name in PARTS[group]) for name in names] for group in GROUPS])
-    stacked = jnp.exp(_sums(parts, lengths, 1))
-    return Groups(stacked=stacked, **dict(zip(GROUPS, jnp.unstack(stacked, axis=1), strict=True)))
-
-
-def _sums(parts: np.ndarray, values: jax.Array, axis: int) -> jax.Array:
-    """Sums of values along an axis: those that each row of `parts` marks."""
-    return jnp.moveaxis(jnp.tensordot(parts, values, (1, axis)), 0, axis)
+    parts = dict(zip(names, jnp.unstack(lengths, axis=1), strict=True))
+    sums = (reduce(add, (parts[name] for name in PARTS[group])) for group in GROUPS)
+    logs = jnp.stack(list(sums), axis=1)
+    stacked = jnp.exp(logs)
+    named = dict(zip(GROUPS, jnp.unstack(stacked, axis=1), strict=True))
+    return Groups(stacked=stacked, logs=logs, **named)
 
 
 class Ordered(Layout, kw_only=True):
@@ -165,24 +167,23 @@ def place(plan: Plan, size: Array) -> Groups:
     layout = plan.layout
     if isinstance(layout, Ordered):
         return _place_ordered(layout, size)
-    sizes = _log_sizes(layout)
-    logs = dict(zip(SIZES, jnp.unstack(sizes), strict=True))
+    logs = dict(zip(SIZES, jnp.unstack(_log_sizes(layout)), strict=True))
     order = [
         part
         for name in layout.placement
         if name != "ep"
         for part in (("shard", "replica") if name == "dp" else (name,))
     ]
-    inside = np.array([[float(n in order[:i]) for n in SIZES] for i in range(len(order) + 1)])
-    ends = _sums(inside, sizes, 0)
-    experts = stack(*_expert_bounds(logs, layout.placement))
+    ends = list(accumulate((logs[name] for name in order), initial=jnp.zeros_like(logs["tp"])))
+    experts = _expert_bounds(logs, layout.placement)
     if order[-1] == "pp":
-        bounds = jnp.concatenate([ends, experts])
+        bounds = stack(*ends, *experts)
     else:
         # experts lie on the ranks of a pipeline stage, which other stages interrupt
         start = order.index("pp")
-        beyond = positive(experts - ends[start : start + 1])
-        bounds = jnp.concatenate([ends, experts - beyond, ends[start + 1 : start + 2] + beyond])
+        beyond = [positive(x - ends[start]) for x in experts]
+        before = [x - y for x, y in zip(experts, beyond, strict=True)]
+        bounds = stack(*ends, *before, *(ends[start + 1] + x for x in beyond))
     lower, upper = _levels(size)
     # one clip for each bound: where a group ends exactly on a level's edge, the derivative is the
     # mean of its two sides

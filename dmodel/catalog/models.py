@@ -128,7 +128,7 @@ def transformer(name_or_path: str, seq_len: float | None = None) -> Model:
 
 
 def fields(entry: Entry) -> list[Entry]:
-    """Sizes and published parameters of one model as rows for display, those of its layers aside."""
+    """Sizes of one model (its layers' aside) and its published parameters, as rows for display."""
     origin = {"source": entry["source"], "date": entry["date"]}
     sizes = {name: size for name, size in entry["shape"].items() if name not in NOT_SIZES}
     sizes["published_parameters"] = entry["published_parameters"]
@@ -142,8 +142,8 @@ NOT_SIZES = ("blocks", "order", "further")
 
 
 def described(name_or_path: str) -> Entry:
-    """All that is known of a model of the catalog, or of a `config.json`, as plain data: parameters,
-    sizes, blocks (layers, mixer and feed-forward part of each kind), notes, source.
+    """All that is known of a model of the catalog, or of a `config.json`, as plain data:
+    parameters, sizes, blocks (layers, mixer and feed-forward part of each kind), notes, source.
 
     Raises:
       InputError: unknown name, or a file that cannot be used.

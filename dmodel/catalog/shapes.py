@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING
 from typing import Any
 
 import jax
@@ -67,16 +68,17 @@ def assembled(
     total = sum(layers)
     (mixers, first), (feeds, second) = (_parts([b.get(side) for b in blocks]) for side in SIDES)
     mtp = [len(blocks) - 1] if further is None else list(further)
-    return Model(
-        **{name: np.float64(value) for name, value in sizes.items() if name != "n_layers"},
-        n_layers=np.float64(total),
-        shares=tuple(np.float64(n / total) for n in layers),
-        further=tuple(np.float64(mtp.count(k)) for k in range(len(blocks))),
+    whole = Model(
+        **{name: value for name, value in sizes.items() if name != "n_layers"},
+        n_layers=total,
+        shares=tuple(n / total for n in layers),
+        further=tuple(mtp.count(k) for k in range(len(blocks))),
         mixers=mixers,
         feeds=feeds,
         pairs=tuple(zip(first, second, strict=True)),
         order=order,
     )
+    return jax.tree.map(np.float64, whole)
 
 
 def _parts(said: Sequence[Shape | None]) -> tuple[tuple[Any, ...], list[int]]:
@@ -110,7 +112,8 @@ def part_of(said: Shape) -> Any:
         raise InputError(
             f"{said['kind']}: unknown {', '.join(unknown)}; expected some of {', '.join(fields)}"
         )
-    if missing := [n for n in kind.COUNTED if n not in sizes]:
+    needed = [n for n in kind.COUNTED if fields[n].default is MISSING]
+    if missing := [n for n in needed if n not in sizes]:
         raise InputError(f"{said['kind']}: {', '.join(missing)} missing")
     return jax.tree.map(np.float64, kind(**sizes))
 
@@ -206,7 +209,8 @@ def decoder(
     own = {n: x for n, x in more.items() if n in OF_MODEL}
     parts: list[dict[str, Any]] = [mixer | {"head_dim": head_dim}, feed]
     for part, kind in zip(parts, (Attention, Experts if n_experts > 1.0 else Dense), strict=True):
-        part |= {n: x for n, x in more.items() if n in kind.__dataclass_fields__}
+        fields = kind.__dataclass_fields__
+        part |= {n: x for n, x in more.items() if n in fields and n not in own}
     taken = {*own, *parts[0], *parts[1]}
     if unknown := [n for n in more if n not in taken]:
         raise InputError(f"{', '.join(unknown)}: a plain decoder has no such size")

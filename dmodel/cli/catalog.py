@@ -22,7 +22,7 @@ Kind = Annotated[
 Name = Annotated[
     str | None,
     typer.Argument(
-        metavar="[NAME]", help="Show every number of this entry; of models, a config.json too."
+        metavar="[NAME]", help="Show every number of this entry; of models: or of a config.json."
     ),
 ]
 

@@ -151,8 +151,12 @@ class Levels:
         net: Fabric,
         whole: Levels | None = None,
         kinds: tuple[int, int] = (0, 0),
+        log: jax.Array | None = None,
     ) -> None:
         self.group, self.net, self.whole, self.kinds = jnp.asarray(group), net, whole, kinds
+        if log is not None:
+            # in place of the property
+            self.log = log
 
     def part(self, start: int, stop: int) -> Levels:
         """Of the kinds from `start` on, up to `stop`."""

@@ -36,7 +36,8 @@ class PartFormulas(NamedTuple):
 
 
 class Family(NamedTuple):
-    """How models of a family are read. Values of tables are formulas (`configs.formula`) or numbers.
+    """How models of a family are read. Values of tables are formulas (`configs.formula`), or
+    numbers.
 
     Attributes:
       name: of the family. names: model types that are of it.
@@ -47,7 +48,8 @@ class Family(NamedTuple):
       mixers, feeds: name → kind and sizes of a part; `like` names another one that it begins as.
       further: parts of the layers of a head of further tokens, as `[[mixer, feed], …]`; "" = those
         of the last layer.
-      ignores: keys that say nothing more. notes, refusals: what is said, or refused, where it holds.
+      ignores: keys that say nothing more. notes, refusals: what is said, or refused, where it
+        holds.
     """
 
     name: str
@@ -102,6 +104,11 @@ class Rules(NamedTuple):
     mechanisms: Mapping[str, str]
     types: Mapping[str, str]
     encoders: Mapping[str, str]
+
+    @property
+    def others(self) -> frozenset[str]:
+        """Keys that are other spellings."""
+        return frozenset(each for several in self.spellings.values() for each in several)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Formulas of a file of families: arithmetic on the keys of a configuration, in Python's notation."""
+"""Formulas of the families: arithmetic on the keys of a configuration, in Python's notation."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ def up_to(size: float, step: float) -> float:
     return -(-size // step) * step
 
 
+def numbers(several: str | list[int]) -> list[int]:
+    """Whole numbers of a list, or of a text such as "3,4,5"."""
+    return [int(each) for each in (several.split(",") if isinstance(several, str) else several)]
+
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "len": len,
     "max": max,
@@ -43,6 +48,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "int": int,
     "up_to": up_to,
     "listed": lambda value: isinstance(value, list | str),
+    "numbers": numbers,
 }
 """Functions that formulas may use."""
 
@@ -74,6 +80,8 @@ def worked_out(text: str, look: Look) -> Any:
     """
     try:
         return _value(_tree(text), look)
+    except InputError:
+        raise
     except (TypeError, ValueError, ZeroDivisionError, OverflowError, LookupError) as error:
         used = ", ".join(sorted(names(text)))
         raise InputError(f"{used}: no value can be made of them ({error})") from None

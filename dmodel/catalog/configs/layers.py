@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from dmodel.blocks import KINDS
@@ -39,7 +38,7 @@ class Scope:
     absent key means.
 
     Attributes:
-      used: keys that were asked for. assumed: absent keys whose meaning is said, with it.
+      assumed: absent keys whose meaning is said, with it.
     """
 
     def __init__(
@@ -52,14 +51,13 @@ class Scope:
     ) -> None:
         self._keys, self._written, self._family, self._rules = keys, written, family, rules
         self._local = dict(local or {})
-        self.used: set[str] = set()
         self.assumed: dict[str, Any] = {}
 
     def of(self, i: int, layer: Layer | None = None) -> Scope:
         """The scope of one layer."""
         own = {"i": i} | ({} if layer is None else layer._asdict())
         inner = Scope(self._keys, self._written, self._family, self._rules, own)
-        inner.used, inner.assumed = self.used, self.assumed
+        inner.assumed = self.assumed
         return inner
 
     def __call__(self, name: str) -> Any:
@@ -72,7 +70,6 @@ class Scope:
             return self._local[name]
         if name in self._family.let:
             return self.value(self._family.let[name])
-        self.used.add(name)
         if (value := self._keys.get(name)) is not None:
             return self._checked(name, value)
         if name in self._family.assumed:
@@ -84,7 +81,7 @@ class Scope:
 
     def words(self, text: str) -> str:
         """A text with values in the places of names in braces."""
-        return re.sub(r"\{(\w+)\}", lambda found: f"{self(found[1]):g}", text)
+        return re.sub(r"\{(\w+)\}", lambda found: f"{self(found[1])!s:.40}", text)
 
     def value(self, formula: Any) -> Any:
         """The value of a formula, or the number that stands in its place."""
@@ -98,7 +95,7 @@ class Scope:
         if name in self._rules.any_number or not (is_number or needed):
             return value
         least = int(needed)
-        if not (is_number and least <= value <= LARGEST and value == int(value)):
+        if not is_number or not _is_whole(value, least):
             raise InputError(
                 f"{self._written.get(name, name)!r}: expected a whole number from {least} to "
                 f"{LARGEST:,}, got {value!r:.40}"
@@ -106,11 +103,18 @@ class Scope:
         return value
 
 
-def model(family: Family, scope: Scope, path: Path, seq_len: float | None) -> Model:
-    """The model of a file.
+def _is_whole(value: Any, least: int) -> bool:
+    """Whether a number is a whole one between bounds."""
+    return least <= value <= LARGEST and value == int(value)
 
+
+def model(family: Family, scope: Scope, seq_len: float | None) -> Model:
+    """The model that a family's formulas make of a file.
+
+    Args:
+      seq_len: of the caller's own; None = the file's longest.
     Raises:
-      InputError: keys that are missing (all named), or values that cannot be meant.
+      MissingKey: a key that the file must have. InputError: values that cannot be meant.
     """
     sizes = {
         name: scope.value(formula)
@@ -131,7 +135,8 @@ def model(family: Family, scope: Scope, path: Path, seq_len: float | None) -> Mo
 def _depth(layers: Any) -> int:
     if not isinstance(layers, int | float) or not 1 <= layers <= DEEPEST:
         raise InputError(
-            f"'num_hidden_layers': expected a whole number from 1 to {DEEPEST:,}, got {layers!r:.40}"
+            f"'num_hidden_layers': expected a whole number from 1 to {DEEPEST:,}, got "
+            f"{layers!r:.40}"
         )
     return int(layers)
 
@@ -176,11 +181,13 @@ def _block(family: Family, scope: Scope, layer: Layer, i: int) -> dict[str, Any]
 
 def _part(part: PartFormulas, scope: Scope, where: str) -> dict[str, Any]:
     """A part's kind and its sizes; those that are None are as when nothing is said."""
-    sizes = {name: scope.value(formula) for name, formula in part.sizes.items()}
-    sizes = {name: size for name, size in sizes.items() if size is not None}
-    counted = KINDS[part.kind].COUNTED
-    for name, size in sizes.items():
-        _check(name, size, where, *(n for n in sizes if n not in counted))
+    may_be_zero = part.sizes.keys() - {*KINDS[part.kind].COUNTED}
+    sizes = {}
+    for name, formula in part.sizes.items():
+        size = scope.value(formula)
+        if size is not None:
+            _check(name, size, where, *may_be_zero)
+            sizes[name] = size
     _check_heads(sizes, where)
     return {"kind": part.kind} | {n: _plain(size) for n, size in sizes.items()}
 

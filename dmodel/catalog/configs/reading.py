@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dmodel.catalog.configs.families import Family, Rules, family_of, model_types, rules
+from dmodel.catalog.configs.families import PLAIN, Family, Rules, family_of, model_types, rules
 from dmodel.catalog.configs.layers import MissingKey, Scope, model
 from dmodel.catalog.configs.source import Source, source
 from dmodel.catalog.loader import nearest
@@ -60,8 +60,7 @@ def _refuse_encoders(found: Source, known: Rules) -> None:
 
 
 def _refuse_types(found: Source, known: Rules, word: str) -> None:
-    """Refuse model types that are known not to be modelled, and files without one whose keys are
-    not a plain decoder's."""
+    """Refuse model types that are known not to be modelled, unless a nearer one is read."""
     for kind in found.types:
         if kind == word:
             return
@@ -88,12 +87,12 @@ def _refuse_mechanisms(found: Source, family: Family, known: Rules, is_known: bo
 
 def _says_something(value: Any) -> bool:
     """Whether a value is not what absent keys mean."""
-    return bool(value) and value not in (0, 1.0, "none", "None")
+    return value is True or (bool(value) and value not in (1, "none", "None"))
 
 
 def _is_structural(key: str, value: Any, known: Rules) -> bool:
     """Whether a key seems to say something of a model's structure."""
-    if isinstance(value, bool | str) or known.harmless.fullmatch(key):
+    if isinstance(value, bool | str) or known.harmless.fullmatch(key) or key in known.others:
         return False
     return known.structural.search(key) is not None
 
@@ -113,18 +112,20 @@ def _model(found: Source, family: Family, scope: Scope, seq_len: float | None) -
         if _holds(each.when, scope):
             raise InputError(scope.words(each.say))
     missing: list[str] = []
-    while True:
+    while len(missing) <= len(family.used):
         try:
-            return model(family, scope, found.path, seq_len)
+            whole = model(family, scope, seq_len)
         except MissingKey as key:
             missing.append(str(key))
             found.keys[str(key)] = 1
+            continue
         except InputError:
             if not missing:
                 raise
             break
-        if len(missing) > len(family.used):
-            break
+        if not missing:
+            return whole
+        break
     raise InputError(_missing(found, family, missing))
 
 
@@ -132,8 +133,10 @@ def _missing(found: Source, family: Family, missing: list[str]) -> str:
     """That keys are missing, all named."""
     longest = "max_position_embeddings"
     hint = f"; {longest} is not needed with a sequence length of your own"
-    what = f"model_type {found.types[0]!r} needs" if found.types else "no 'model_type', and"
-    return f"{what} the missing keys: {', '.join(missing)}{hint if longest in missing else ''}"
+    known = family.name != PLAIN
+    what = f"model_type {found.types[0]!r} needs the missing keys" if known else _unknown(found)
+    lacks = "" if known else ", and keys of a decoder are missing"
+    return f"{what}{lacks}: {', '.join(missing)}{hint if longest in missing else ''}"
 
 
 def _holds(formula: str, scope: Scope) -> bool:
@@ -146,20 +149,12 @@ def _holds(formula: str, scope: Scope) -> bool:
 
 def _notes(found: Source, family: Family, known: Rules, scope: Scope, word: str) -> Iterator[str]:
     """What was taken for granted."""
-    outside = ", ".join(key for key in found.outside if known.towers.search(key))
-    if found.nested:
-        yield f"the language model in {found.nested!r} is read"
-    if outside:
-        yield f"what {outside} say is left out"
-    if not word:
-        yield f"{_unknown(found)}: read as a plain decoder of its keys"
-    elif not found.nested and word != found.types[0]:
-        yield f"{_unknown(found)}: read as {family.name}, by the architecture {word}"
+    yield from _of_source(found, family, known, word)
     for each in family.notes:
         if _holds(each.when, scope):
             yield scope.words(each.say)
     for key, value in scope.assumed.items():
-        yield f"{key} is not in the file: {value}, as transformers has it"
+        yield f"{key} is not in the file: {value:.12g}, as transformers has it"
     for key in known.further:
         if found.keys.get(key):
             yield f"heads of further tokens ({key} {found.keys[key]}) are left out (n_mtp 0)"
@@ -170,3 +165,16 @@ def _notes(found: Source, family: Family, known: Rules, scope: Scope, word: str)
     ]
     if unused:
         yield f"keys that are not used: {', '.join(unused)}"
+
+
+def _of_source(found: Source, family: Family, known: Rules, word: str) -> Iterator[str]:
+    """Which part of the file is read, and as what."""
+    outside = ", ".join(key for key in found.outside if known.towers.search(key))
+    if found.nested:
+        yield f"the language model in {found.nested!r} is read"
+    if outside:
+        yield f"what {outside} say is left out"
+    if not word:
+        yield f"{_unknown(found)}: read by its keys, as a decoder"
+    elif not found.nested and word != found.types[0]:
+        yield f"{_unknown(found)}: read as {family.name}, by the architecture {word}"
