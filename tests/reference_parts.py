@@ -398,9 +398,9 @@ def kernels(part: Part, p: Plan) -> float:
 
 def launched_products(part: Part) -> float:
     """Products that a host launches one by one, experts' groups as one."""
-    return {"latent": 4.0, "sparse": 4.0, "linear": float(getattr(part, "linears", 0.0))}.get(
-        part.KIND, 2.0
-    )
+    if part.KIND == "linear":
+        return float(part.linears)
+    return 4.0 if part.KIND in LATENTS else 2.0
 
 
 def summed(part: Part) -> bool:

@@ -116,13 +116,13 @@ def test_a_window_as_wide_as_the_sequence_hides_nothing():
 @pytest.mark.parametrize("name", ["gpt-3-6.7b", "llama-2-7b", "llama-3-70b", "llama-3.1-405b"])
 def test_flops_are_three_forward_passes_of_every_matrix(name):
     """2 per weight and token forward, twice that backward; the scores 2·2·s·a·e. What `6N` adds is
-    the embedding and the norms."""
+    the embedding, the norms and what else is small."""
     m = catalog.transformer(name)
     by_hand = 6.0 * sum(i * o for i, o in matrices(name))
     scores = 12.0 * m.n_layers * value(m, "n_heads") * value(m, "head_dim") * m.seq_len
-    lookup = 6.0 * (
-        m.vocab * m.d_model * (1.0 - m.tied_embeddings) + 2.0 * m.n_layers * m.d_model + m.d_model
-    )
+    small = m.small + m.n_layers * sum(part.small for part in m.parts)
+    norms = 2.0 * m.n_layers * m.d_model + m.d_model
+    lookup = 6.0 * (m.vocab * m.d_model * (1.0 - m.tied_embeddings) + norms + small)
     assert float(counts.model_flops_per_token(m, "6N")) == pytest.approx(
         by_hand + lookup, rel=1e-12
     )
@@ -170,23 +170,25 @@ def test_tensor_and_context_parallelism_conserve_work(model, split):
     """But for latents and an indexer, which every rank of tp computes in full."""
     plan, parts = ONE.having(**split), split["tp"] * split["cp"]
     whole = having(model, "kv_rank")
-    picking = float(value(model, "index_heads", 0.0)) > 0.0
 
     def products(m, p):
         found = layer(m, p).products
         left_out = ["first", "index"] if whole else []
         return [f for f, kind in zip(found.flops, found.kinds, strict=True) if kind not in left_out]
 
-    # an indexer scores after the core of attention
-    every = [products, lambda m, p: layer(m, p).cores.flops[: -1 if picking else None]]
-    for count in (*every, traffic.loss_bytes):
+    def cores(m, p, name="flops"):
+        """But for rows of an indexer."""
+        found = layer(m, p).cores
+        return getattr(found, name)[np.asarray(found.behind) == 1.0]
+
+    for count in (products, cores, traffic.loss_bytes):
         np.testing.assert_allclose(
             parts * np.asarray(count(model, plan)), count(model, ONE), rtol=1e-12
         )
     unfused, with_sp = {"flash": 0.0}, plan.having(sp=1.0)
     np.testing.assert_allclose(
-        parts * layer(model, plan.having(**unfused)).cores.softmax_bytes,
-        layer(model, ONE.having(**unfused)).cores.softmax_bytes,
+        parts * cores(model, plan.having(**unfused), "softmax_bytes"),
+        cores(model, ONE.having(**unfused), "softmax_bytes"),
         rtol=1e-12,
     )
     for some, every, not_split in zip(
@@ -265,7 +267,7 @@ def test_flash_halves_causal_scores_and_keeps_them_off_memory():
     assert float(counts.attention_flops(both_ways, half)) == float(
         counts.attention_flops(both_ways, full)
     )
-    through = [float(layer(DENSE, p).cores.softmax_bytes.sum()) for p in (half, full)]
+    through = [float(np.sum(layer(DENSE, p).cores.softmax_bytes)) for p in (half, full)]
     assert through[0] == 0.0 < through[1]
 
 
