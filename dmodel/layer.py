@@ -87,9 +87,8 @@ def attention_passes(
         core,
         rows.exponentials,
         rows.softmax_bytes,
-        plan.software.flash,
-        chip,
-        c,
+        each(plan.software.flash),
+        *jax.tree.map(each, (chip, c)),
         sharpness,
         rows.behind,
     )

@@ -250,14 +250,18 @@ def _as_columns(known: Model, shape: Mapping[str, float]) -> Model:
     changed = {n: x for n, x in shape.items() if n in now and x != now[n]}
     if "n_layers" in changed:
         known = known.replace(order=())
-    width = changed.pop("d_ff", None)
-    if width is not None and any(feed.KIND == "experts" for feed in known.feeds):
-        feeds = (f.replace(d_ff=width) if f.KIND == "experts" else f for f in known.feeds)
-        known = known.replace(feeds=tuple(feeds))
-    elif width is not None:
-        changed["d_ff"] = width
+    if "d_ff" in changed:
+        known = _of_width(known, changed.pop("d_ff"))
     there = {n: x for n, x in changed.items() if n in OF_MODEL or having(known, n)}
     return sized(known, **there)
+
+
+def _of_width(model: Model, width: float) -> Model:
+    """A model with routed experts of a width, or without them with an MLP."""
+    if not having(model, "n_experts"):
+        return sized(model, d_ff=width) if having(model, "d_ff") else model
+    feeds = (f.replace(d_ff=width) if hasattr(f, "n_experts") else f for f in model.feeds)
+    return model.replace(feeds=tuple(feeds))
 
 
 def _heads(

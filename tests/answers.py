@@ -3,7 +3,7 @@
 Of every row there is a number or a text by these names:
 
 - leaves of its case: `chip.flops_per_s`, `network.size[0]`, `model.n_layers`, `plan.tp`; and static
-  ones: `plan.schedule`;
+  ones: `plan.schedule`; of a model's blocks those of `mean_layer.SIZES`;
 - `profile`: the one that `dmodel predict` picks;
 - by its coefficients `term.matmul` (and so on) and `step_time_s` [s], `mfu` [1]; the same under
   `perturbed.…`, with noise on the unconstrained coefficients;
@@ -35,10 +35,12 @@ from dmodel.footprint import whole
 from dmodel.profiles import Profile
 from dmodel.records import LEAVES
 from dmodel.records import leaf as plan_leaf
+from dmodel.records.model import INSIDE
 from dmodel.run import CONVENTION, tokens_per_step
 from dmodel.step import memory_use
 from dmodel.sweep import quick_to_compile
 from dmodel.types import enable_float64
+from tests.mean_layer import SIZES
 
 FROZEN = Path(__file__).parent / "data" / "oracle.npz"
 
@@ -90,6 +92,8 @@ def leaf(cases: Cases, name: str) -> np.ndarray:
         value = cases.plan.precision.low_precision
     elif record == "plan" and field in LEAVES:
         value = plan_leaf(cases.plan, field)
+    elif record == "model" and field in SIZES:
+        value = SIZES[field](cases.model)
     else:
         value = getattr(RECORDS[record](cases), field)
     if isinstance(value, tuple):
@@ -109,10 +113,12 @@ def leaf_names(cases: Cases) -> list[str]:
             if record == "plan" and field.name not in LEAVES:
                 names += [f"plan.{n}" for n in getattr(cases.plan, field.name).__dataclass_fields__]
                 continue
+            if record == "model" and field.name in INSIDE:
+                continue
             value, name = getattr(of(cases), field.name), f"{record}.{field.name}"
             levels = len(value) if np.ndim(value) == 2 else 0
             names += [f"{name}[{k}]" for k in range(levels)] or [name]
-    return names
+    return names + [f"model.{name}" for name in SIZES]
 
 
 def leaves(cases: Cases, names: Iterable[str]) -> dict[str, np.ndarray]:

@@ -41,7 +41,8 @@ class Difference(NamedTuple):
     """A value of a row that is not what it was.
 
     Attributes:
-      quantity: its name; `row` where only one side uses the row. line: of the file.
+      quantity: its name; `row` where only one side uses the row. line: of the file. heads: of
+        further tokens that its model has [count].
       relative: to the larger of both values, or to the larger sum that they are part of [1].
     """
 
@@ -50,6 +51,7 @@ class Difference(NamedTuple):
     line: int
     model: str
     stack: str
+    heads: float
     was: Any
     now: Any
     relative: float
@@ -72,6 +74,23 @@ class Known(NamedTuple):
 GONE = ("plan.prefetch", "plan.wide_gradient")
 """Leaves that were frozen and that no record has."""
 
+SMALL = ("gpt-oss-",)
+"""Beginnings of the names of models whose small tensors count."""
+
+UNLIKE = ("deepseek-v3", "kimi-k2", "llama-4-maverick", "nemotron-h-56b", "nemotron_3_nano")
+"""Models whose layers are of several kinds."""
+
+ANSWERS = ("term", "step_time_s", "mfu", "memory", "fullest", "oom_probability", "model_flops")
+"""Quantities that the model says, by the beginning of their names; `plan.recompute_products` and
+`plan.recompute_bytes` are shares of them."""
+
+
+def _is_of_blocks(d: Difference) -> bool:
+    """Whether what differs follows from the kinds of a model's layers."""
+    begin = d.quantity.removeprefix("perturbed.").split(".")[0]
+    return begin in ANSWERS or d.quantity in ("plan.recompute_products", "plan.recompute_bytes")
+
+
 KNOWN: dict[str, Known] = {
     "leaves that are gone": Known(
         reason="no stack and no setting moved them, so formulas hold their constants",
@@ -84,6 +103,30 @@ KNOWN: dict[str, Known] = {
         count=300,
         largest=1.0,
         belongs=lambda d: d.quantity == "plan.overlap_cp" and d.source == "vtrain-single",
+    ),
+    "probabilities of rows whose memory changed": Known(
+        reason="they follow from the bytes of the kinds below",
+        count=93,
+        largest=0.0149,
+        belongs=lambda d: d.quantity == "oom_probability" and _is_of_blocks(d),
+    ),
+    "exact small tensors": Known(
+        reason="biases of experts are parameters; layers with windows have rows of their own",
+        count=854,
+        largest=0.000214,
+        belongs=lambda d: d.model.startswith(SMALL) and _is_of_blocks(d),
+    ),
+    "a head of further tokens is a layer of the last kind": Known(
+        reason="with its norms, in place of as many mean layers as hold one MLP",
+        count=2192,
+        largest=0.0454,
+        belongs=lambda d: d.heads > 0.0 and _is_of_blocks(d),
+    ),
+    "unlike layers as blocks instead of a mean layer": Known(
+        reason="every kind of layer has products, a core and messages of its own",
+        count=800,
+        largest=0.0704,
+        belongs=lambda d: d.model in UNLIKE and _is_of_blocks(d),
     ),
 }
 """Kinds of differences that are meant, by name; each difference belongs to the first that takes it:
@@ -175,10 +218,10 @@ def _unpaired(frozen: Answers, now: Answers, pairs: Mapping[int, int]) -> Iterat
             yield Difference("row", *_label(now, j), "not used", "used", 1.0)
 
 
-def _label(side: Answers, row: int) -> tuple[str, int, str, str]:
-    """Source, line, model and stack of a row."""
+def _label(side: Answers, row: int) -> tuple[str, int, str, str, float]:
+    """Source, line, model and stack of a row, and its model's heads of further tokens."""
     source, model, stack = (str(side.values[f"row.{n}"][row]) for n in ("source", "model", "stack"))
-    return source, int(side.line[row]), model, stack
+    return source, int(side.line[row]), model, stack, float(side.values["model.n_mtp"][row])
 
 
 def sorted_out(

@@ -307,6 +307,17 @@ ADAPTED = DENSE.replace(
 LATENT = Latent(
     n_heads=33.0, head_dim=120.0, kv_rank=512.0, q_rank=1536.0, rope_dim=64.0, qk_extra=64.0
 )
+SPARSE = Sparse(
+    n_heads=33.0,
+    head_dim=120.0,
+    kv_rank=512.0,
+    q_rank=1536.0,
+    rope_dim=64.0,
+    qk_extra=64.0,
+    index_heads=32.0,
+    index_dim=128.0,
+    index_top=512.0,
+)
 ATTENTION = Attention(n_heads=33.0, n_kv_heads=9.0, head_dim=120.0)
 EIGHT = Experts(n_experts=8.0, top_k=2.0, d_ff=2048.0, shared_ff=2048.0)
 EDGE_MODELS = (
@@ -336,7 +347,7 @@ EDGE_MODELS = (
         (2.0, ATTENTION.replace(output_gate=1.0, head_dim=128.0), Linear()),
         (1.0, Linear(linears=2.0), Dense(d_ff=9000.0, gated_mlp=0.0)),
     ),
-    of_blocks((31.0, LATENT.replace(index_heads=32.0, index_dim=128.0, index_top=512.0), EIGHT)),
+    of_blocks((8.0, SPARSE, EIGHT), (24.0, SPARSE.replace(index_heads=0.0, index_dim=0.0), EIGHT)),
 )
 FABRIC = NETWORK.replace(
     size=np.array([8.0, np.inf]), torus_axes=np.ones(2), in_network_reduction=np.array([1.0, 0.0])

@@ -326,8 +326,9 @@ def core(system: Cluster, m: Model, p: Plan, c: Coefficients, times: float, rate
         for row in cores(part, m, p):
             # fused kernels exponentiate each score beside its products, once in each pass
             powers = c.attention_exponentials * row.exponentials / chip.exponentials_per_s
-            arithmetic = times * row.flops * row.times / (faster * chip.attention_flops_per_s)
-            through = times * c.softmax_traffic * row.scores / stream
+            more = times * (row.behind if times > 1.0 else 1.0)
+            arithmetic = more * row.flops * row.times / (faster * chip.attention_flops_per_s)
+            through = more * c.softmax_traffic * row.scores / stream
             seconds += often * (max(arithmetic, powers) / share + through)
     return seconds
 

@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 from dmodel.records import NONE, Model, Plan
 
+LATENTS = ("latent", "sparse")
+"""Kinds of mixers that project from latents."""
+
 Part = Any
 """A record of `dmodel.blocks`."""
 
@@ -84,6 +87,7 @@ def matrices(part: Part, h: float) -> list[Matrix]:
     return {
         "attention": _of_attention,
         "latent": _of_latents,
+        "sparse": _of_latents,
         "mamba2": _of_mamba,
         "linear": lambda x, h: [Matrix(h, h)] * int(x.linears),
         "dense": lambda x, h: [*[Matrix(h, x.d_ff)] * int(gates(x)), Matrix(x.d_ff, h)],
@@ -100,6 +104,16 @@ def _of_attention(x: Part, h: float) -> list[Matrix]:
     return [*found, Matrix(x.n_heads * e, h)]
 
 
+def picks(x: Part) -> bool:
+    """Whether it has an indexer that picks keys."""
+    return x.KIND == "sparse" and bool(x.index_heads)
+
+
+def index_width(x: Part) -> float:
+    """Of all heads of an indexer."""
+    return x.index_heads * x.index_dim if picks(x) else 0.0
+
+
 def _of_latents(x: Part, h: float) -> list[Matrix]:
     a, e, qk = x.n_heads, x.head_dim, x.head_dim + x.qk_extra
     queries = (
@@ -110,11 +124,13 @@ def _of_latents(x: Part, h: float) -> list[Matrix]:
         Matrix(x.kv_rank, a * (qk - x.rope_dim)),
         Matrix(x.kv_rank, a * e),
     ]
+    if not picks(x):
+        return [*queries, *pairs, Matrix(a * e, h)]
     index = [
-        Matrix(x.q_rank, x.index_heads * x.index_dim, False, True),
+        Matrix(x.q_rank, index_width(x), False, True),
         Matrix(h, x.index_dim + x.index_heads, False, True),
     ]
-    return [*queries, *pairs, *(index if x.index_heads else []), Matrix(a * e, h)]
+    return [*queries, *pairs, *index, Matrix(a * e, h)]
 
 
 def _of_mamba(x: Part, h: float) -> list[Matrix]:
@@ -134,8 +150,9 @@ def _of_experts(x: Part, h: float) -> list[Matrix]:
 def vectors(part: Part, h: float) -> float:
     """Parameters of a part that are in no matrix: its norm, others, biases."""
     own = 0.0
-    if part.KIND == "latent":
-        own = part.q_rank + part.kv_rank
+    if part.KIND in LATENTS:
+        # norms of latents, and a layer norm of an indexer's key
+        own = part.q_rank + part.kv_rank + (2.0 * part.index_dim if picks(part) else 0.0)
     if part.KIND == "mamba2":
         # taps over what a convolution reads, a gated norm, three scales of each head
         read = part.mamba_inner + 2 * part.mamba_groups * part.mamba_state
@@ -213,13 +230,15 @@ def _expert_products(x: Part, m: Model, p: Plan) -> list[Shape]:
 
 
 class Mixing(NamedTuple):
-    """A row of what mixes tokens: forward FLOPs and exponentials, traffic of scores, and how many
-    times as long its products take."""
+    """A row of what mixes tokens: forward FLOPs and exponentials, traffic of scores, how many times
+    as long its products take, and what the backward pass has of products and traffic over what
+    attention has."""
 
     flops: float
     exponentials: float = 0.0
     scores: float = 0.0
     times: float = 1.0
+    behind: float = 1.0
 
 
 def keys_seen(m: Model, p: Plan, window: float, chunk: float) -> float:
@@ -232,8 +251,9 @@ def keys_seen(m: Model, p: Plan, window: float, chunk: float) -> float:
     if not m.causal:
         return w
     # token i sees the last w of its i predecessors: of all tokens, or of those of the last rank
-    # when they are held in order
-    first = 0.0 if p.software.cp_balanced else n - n / p.layout.cp
+    # that holds a chunk when they are held in order
+    ranks = 1.0 if p.software.cp_balanced else max(n / s * p.layout.cp, 1.0)
+    first = n - n / ranks
     grown = max(w, first)
     if first >= w:
         return w
@@ -248,22 +268,38 @@ def cores(part: Part, m: Model, p: Plan) -> list[Mixing]:
         scan = 2.0 * 128.0 * (part.mamba_groups * n + i) + 4.0 * i * n
         # as attention with heads of 128
         return [Mixing(t * scan / tp, t * scan / tp / 512.0 if flash else 0.0)]
+    if part.KIND == "sparse":
+        return _sparse_cores(part, m, p)
     if part.KIND not in ("attention", "latent"):
         return []
     sizes = 2.0 * part.head_dim + part.qk_extra
-    if part.KIND == "attention":
-        keys, index = keys_seen(m, p, part.window, part.chunk), []
-    else:
-        keys, index = keys_seen(m, p, part.index_top, m.seq_len), []
-        if part.index_heads:
-            # a gathered latent serves all heads; every rank scores every pair to pick
-            sizes = 2.0 * part.kv_rank + part.rope_dim
-            every = keys_seen(m, p, m.seq_len, m.seq_len)
-            index = [Mixing(2.0 * t * every * part.index_heads * part.index_dim)]
-    scores = t * keys * part.n_heads / tp
+    window = (part.window, part.chunk) if part.KIND == "attention" else (m.seq_len, m.seq_len)
+    scores = t * keys_seen(m, p, *window) * part.n_heads / tp
     unfused = 0.0 if flash else 13.0 * t * m.seq_len * part.n_heads / tp
     times = 16.0 if part.head_dim % 8 and not flash else 1.0
-    return [Mixing(2.0 * scores * sizes, scores if flash else 0.0, unfused, times), *index]
+    return [Mixing(2.0 * scores * sizes, scores if flash else 0.0, unfused, times)]
+
+
+def _sparse_cores(x: Part, m: Model, p: Plan) -> list[Mixing]:
+    """Scores of latents and sums of them over what is picked, since a gathered latent serves all
+    heads; without kernels for it over all keys, in fp32 and off the matrix units. Every rank of tp
+    scores every pair to pick, written and read in fp32."""
+    t, tp = tokens(m, p), p.layout.tp
+    fused, flash = bool(p.software.sparse_kernels), bool(p.software.flash)
+    picked = keys_seen(m, p, x.index_top, m.seq_len)
+    scores = t * (picked if fused else m.seq_len) * x.n_heads / tp
+    through = 13.0 * t * m.seq_len * x.n_heads / tp
+    moved = (0.0 if flash else through) if fused else 2.0 * through
+    times = (16.0 if x.head_dim % 8 and not flash else 1.0) * (1.0 if fused else 16.0)
+    powers = scores if fused and flash else 0.0
+    main = Mixing(2.0 * scores * (2.0 * x.kv_rank + x.rope_dim), powers, moved, times)
+    if not picks(x):
+        return [main]
+    every = keys_seen(m, p, m.seq_len, m.seq_len)
+    pairs = t * every
+    # three products over picked keys for one over all, where attention has five for two
+    learnt = 3.0 / 2.5 * picked / every
+    return [main, Mixing(2.0 * pairs * index_width(x), 0.0, 8.0 * pairs, 1.0, learnt)]
 
 
 def activated(part: Part) -> tuple[float, float]:
@@ -279,6 +315,7 @@ def streams(part: Part, m: Model, p: Plan) -> tuple[float, float]:
     inside: dict[str, Callable] = {
         "attention": _turned,
         "latent": _turned,
+        "sparse": _turned,
         "mamba2": _scanned,
         "linear": lambda x, m, p: (0.0, 0.0),
         "dense": lambda x, m, p: tuple(
@@ -293,14 +330,16 @@ def streams(part: Part, m: Model, p: Plan) -> tuple[float, float]:
 def _turned(x: Part, m: Model, p: Plan) -> tuple[float, float]:
     """Elements that rotary embeddings, and a gate of the output, touch."""
     turns = (12.0, 10.0) if p.software.split_rotary else (2.0, 2.0)
-    latent = x.KIND == "latent"
+    latent = x.KIND in LATENTS
     heads = x.n_heads + (x.n_heads if latent else x.n_kv_heads if x.own_keys else 0.0)
     width = tokens(m, p) * heads * (x.head_dim + x.qk_extra) / p.layout.tp
     gate = 0.0
     if not latent and x.output_gate:
         gate = tokens(m, p) * x.n_heads * x.head_dim / p.layout.tp
+    # an indexer's queries, on every rank, turned in one kernel
+    index = 2.0 * tokens(m, p) * index_width(x)
     # output and gate read, product written; both and the gradient read, two written
-    return turns[0] * width + 3.0 * gate, turns[1] * width + 5.0 * gate
+    return turns[0] * width + 3.0 * gate + index, turns[1] * width + 5.0 * gate + index
 
 
 def _scanned(x: Part, m: Model, p: Plan) -> tuple[float, float]:
@@ -347,7 +386,8 @@ def kernels(part: Part, p: Plan) -> float:
     several = 1.0 if p.layout.tp > 1 else 0.0
     each: dict[str, Callable[[Part], float]] = {
         "attention": lambda x: core + (1 if x.output_gate else 0),
-        "latent": lambda x: core + 5 + (8 if x.index_heads else 0),
+        "latent": lambda x: core + 5,
+        "sparse": lambda x: core + 5 + (11 if picks(x) else 0),
         "mamba2": lambda x: 10.0,
         "linear": lambda x: 3.0,
         "dense": lambda x: 5.0,
@@ -358,7 +398,9 @@ def kernels(part: Part, p: Plan) -> float:
 
 def launched_products(part: Part) -> float:
     """Products that a host launches one by one, experts' groups as one."""
-    return {"latent": 4.0, "linear": float(getattr(part, "linears", 0.0))}.get(part.KIND, 2.0)
+    if part.KIND == "linear":
+        return float(part.linears)
+    return 4.0 if part.KIND in LATENTS else 2.0
 
 
 def summed(part: Part) -> bool:
@@ -376,6 +418,10 @@ def ring(part: Part, m: Model, p: Plan) -> float:
     if part.KIND == "mamba2":
         state = part.mamba_inner * part.mamba_state
         return 4.0 * p.layout.micro_batch * p.layout.cp * state / p.layout.tp
+    if part.KIND == "sparse":
+        # latents and an indexer's keys, which ranks of tp do not split
+        sizes = part.kv_rank + part.rope_dim + (part.index_dim if picks(part) else 0.0)
+        return 2.0 * tokens(m, p) * p.layout.cp * sizes
     heads = {"attention": "n_kv_heads", "latent": "n_heads"}.get(part.KIND)
     if heads is None:
         return 0.0
@@ -390,6 +436,7 @@ def kept(part: Part, m: Model, p: Plan) -> float:
     inside: dict[str, Callable] = {
         "attention": _kept_by_attention,
         "latent": _kept_by_attention,
+        "sparse": _kept_by_attention,
         "mamba2": lambda x, w, m, p: (
             2.0 * (3.0 * x.mamba_inner + 2.0 * x.mamba_groups * x.mamba_state) + w * x.mamba_inner
         ),
@@ -398,9 +445,12 @@ def kept(part: Part, m: Model, p: Plan) -> float:
         "experts": _kept_by_experts,
     }
     own = inside[part.KIND](part, w, m, p) / p.layout.tp
-    if part.KIND == "latent":
-        # latents are on every rank, with queries and the key of an indexer
-        own += w * (part.q_rank + part.kv_rank) + 2.0 * (part.index_heads + 1) * part.index_dim
+    if part.KIND in LATENTS:
+        own += w * (part.q_rank + part.kv_rank)
+    if picks(part):
+        # its queries, key and weights; indices of what it picks in 4 bytes
+        own += 2.0 * ((part.index_heads + 1) * part.index_dim + part.index_heads)
+        own += 4.0 * min(part.index_top, m.seq_len)
     return t * ((3.0 + w) * m.d_model / split_of(p) + own)
 
 
@@ -408,9 +458,13 @@ def _kept_by_attention(x: Part, w: float, m: Model, p: Plan) -> float:
     qk, e, a = x.head_dim + x.qk_extra, x.head_dim, x.n_heads
     if x.KIND == "latent":
         queries = a * (2.0 * qk + e)
+    elif x.KIND == "sparse":
+        # before and behind what turns them into latents; and what the core sums of these
+        queries = a * (qk + x.kv_rank + x.rope_dim + x.kv_rank)
     else:
-        own = (qk if x.own_keys else 0.0) + (e if x.own_values else 0.0)
-        queries = a * qk + x.n_kv_heads * own + (a * e if x.output_gate else 0.0)
+        # values projected as keys are stand beside them; a gate, and the output before it
+        own = (qk if x.own_keys else 0.0) + (e if x.own_keys or x.own_values else 0.0)
+        queries = a * qk + x.n_kv_heads * own + (2.0 * a * e if x.output_gate else 0.0)
     unfused = not p.software.flash and not p.layout.recompute_attention
     return 2.0 * queries + w * a * e + (5.0 * m.seq_len * a if unfused else 0.0)
 

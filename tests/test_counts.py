@@ -9,9 +9,12 @@ import pytest
 from dmodel import catalog, counts, launching, traffic
 from dmodel.coefficients import default
 from dmodel.cost import compute, pipeline
+from dmodel.counts import tokens
 from dmodel.layer import starts
-from dmodel.records import Plan
-from tests.points import DENSE, EDGE_MODELS, MODEL
+from dmodel.records import Plan, having, sized, value
+from dmodel.tables import layer, parameter_groups
+from tests import reference
+from tests.points import DENSE, EDGE_MODELS, LATENT, MODEL, plain
 
 ONE = Plan.of(dp=1.0, global_batch=8.0)
 
@@ -19,9 +22,11 @@ ONE = Plan.of(dp=1.0, global_batch=8.0)
 def matrices(name: str) -> list[tuple[float, float]]:
     """Every weight matrix of a dense model, head included, as (inputs, outputs)."""
     m = catalog.transformer(name)
-    h, f, kv, a = m.d_model, m.d_ff, m.n_kv_heads * m.head_dim, m.n_heads * m.head_dim
-    layer = [(h, a), (h, kv), (h, kv), (a, h), (h, f), (f, h)] + [(h, f)] * int(m.gated_mlp)
-    return layer * int(m.n_layers) + [(h, m.vocab)]
+    ((mixer, feed, _),) = m.blocks
+    h, f, a = m.d_model, feed.d_ff, mixer.n_heads * mixer.head_dim
+    kv = mixer.n_kv_heads * mixer.head_dim
+    one = [(h, a), (h, kv), (h, kv), (a, h), (h, f), (f, h)] + [(h, f)] * int(feed.gated_mlp)
+    return one * int(m.n_layers) + [(h, m.vocab)]
 
 
 # published counts, each from the model's own paper or card; biases and positions, which are left
@@ -88,9 +93,9 @@ def test_latents_by_hand():
     of 192 and 128."""
     m = catalog.transformer("deepseek-v3")
     matrices = 7168 * (1536 + 512 + 64) + 1536 * 128 * 192 + 512 * 128 * 256 + 128 * 128 * 7168
-    shared = float(m.d_model * m.n_experts) * 58.0 / 61.0 + 2.0 * 7168 + 1536 + 512
-    assert float(counts.parameter_groups(m).attention) == pytest.approx(
-        matrices + shared, rel=1e-12
+    norms = 7168 + 1536 + 512
+    assert float(m.mixers[0].parameters(m.d_model).total) == pytest.approx(
+        matrices + norms, rel=1e-12
     )
     core = 2.0 * m.seq_len * m.seq_len * 128 * (192 + 128)
     assert float(counts.attention_flops(m, ONE.having(flash=0.0))) == pytest.approx(
@@ -99,8 +104,7 @@ def test_latents_by_hand():
 
 
 def test_a_window_as_wide_as_the_sequence_hides_nothing():
-    wide = DENSE.replace(windowed=1.0, window=DENSE.seq_len)
-    narrow = DENSE.replace(windowed=1.0, window=40.0)
+    wide, narrow = sized(DENSE, window=DENSE.seq_len), sized(DENSE, window=40.0)
     full = float(counts.attention_flops(DENSE, ONE))
     assert float(counts.attention_flops(wide, ONE)) == pytest.approx(full, rel=1e-12)
     s = DENSE.seq_len
@@ -112,13 +116,13 @@ def test_a_window_as_wide_as_the_sequence_hides_nothing():
 @pytest.mark.parametrize("name", ["gpt-3-6.7b", "llama-2-7b", "llama-3-70b", "llama-3.1-405b"])
 def test_flops_are_three_forward_passes_of_every_matrix(name):
     """2 per weight and token forward, twice that backward; the scores 2·2·s·a·e. What `6N` adds is
-    the embedding and the norms."""
+    the embedding, the norms and what else is small."""
     m = catalog.transformer(name)
     by_hand = 6.0 * sum(i * o for i, o in matrices(name))
-    scores = 12.0 * m.n_layers * m.n_heads * m.head_dim * m.seq_len
-    lookup = 6.0 * (
-        m.vocab * m.d_model * (1.0 - m.tied_embeddings) + 2.0 * m.n_layers * m.d_model + m.d_model
-    )
+    scores = 12.0 * m.n_layers * value(m, "n_heads") * value(m, "head_dim") * m.seq_len
+    small = m.small + m.n_layers * sum(part.small for part in m.parts)
+    norms = 2.0 * m.n_layers * m.d_model + m.d_model
+    lookup = 6.0 * (m.vocab * m.d_model * (1.0 - m.tied_embeddings) + norms + small)
     assert float(counts.model_flops_per_token(m, "6N")) == pytest.approx(
         by_hand + lookup, rel=1e-12
     )
@@ -128,7 +132,7 @@ def test_flops_are_three_forward_passes_of_every_matrix(name):
     assert float(counts.model_flops_per_token(m, "6N+6Lhs")) == pytest.approx(
         by_hand + lookup + 0.5 * scores, rel=1e-12
     )
-    products = np.asarray(counts.matmuls(m, ONE).flops) / m.seq_len
+    products = np.asarray(layer(m, ONE).products.flops) / m.seq_len
     assert 3.0 * (products[:-1].sum() * m.n_layers + products[-1]) == pytest.approx(
         by_hand, rel=1e-12
     )
@@ -144,7 +148,7 @@ def test_narayanan_formula():
     h, layers, s, v = float(m.d_model), float(m.n_layers), float(m.seq_len), float(m.vocab)
     expected = 96.0 * s * layers * h**2 * (1.0 + s / (6.0 * h) + v / (16.0 * layers * h))
     plan = ONE.having(flash=0.0)
-    products = np.asarray(counts.matmuls(m, plan).flops)
+    products = np.asarray(layer(m, plan).products.flops)
     ours = (
         4.0 * layers * (products[:-1].sum() + float(counts.attention_flops(m, plan)))
         + 3.0 * products[-1]
@@ -163,22 +167,32 @@ SPLITS = [dict(zip(("tp", "cp"), x, strict=True)) for x in product((1.0, 2.0, 8.
 @pytest.mark.parametrize("model", EDGE_MODELS)
 @pytest.mark.parametrize("split", SPLITS)
 def test_tensor_and_context_parallelism_conserve_work(model, split):
-    """But for latents, which every rank of tp computes in full."""
+    """But for latents and an indexer, which every rank of tp computes in full."""
     plan, parts = ONE.having(**split), split["tp"] * split["cp"]
-    first = 1 if model.kv_rank else 0
-    for count in (
-        lambda m, p: counts.matmuls(m, p).flops[first:],
-        counts.attention_flops,
-        traffic.loss_bytes,
-    ):
-        np.testing.assert_allclose(parts * count(model, plan), count(model, ONE), rtol=1e-12)
+    whole = having(model, "kv_rank")
+
+    def products(m, p):
+        found = layer(m, p).products
+        left_out = ["first", "index"] if whole else []
+        return [f for f, kind in zip(found.flops, found.kinds, strict=True) if kind not in left_out]
+
+    def cores(m, p, name="flops"):
+        """But for rows of an indexer."""
+        found = layer(m, p).cores
+        return getattr(found, name)[np.asarray(found.behind) == 1.0]
+
+    for count in (products, cores, traffic.loss_bytes):
+        np.testing.assert_allclose(
+            parts * np.asarray(count(model, plan)), count(model, ONE), rtol=1e-12
+        )
     unfused, with_sp = {"flash": 0.0}, plan.having(sp=1.0)
-    whole = traffic.softmax_bytes(model, ONE.having(**unfused))
     np.testing.assert_allclose(
-        parts * traffic.softmax_bytes(model, plan.having(**unfused)), whole, rtol=1e-12
+        parts * cores(model, plan.having(**unfused), "softmax_bytes"),
+        cores(model, ONE.having(**unfused), "softmax_bytes"),
+        rtol=1e-12,
     )
     for some, every, not_split in zip(
-        *(traffic.elementwise_bytes(model, p) for p in (with_sp, ONE, plan)), strict=True
+        *(layer(model, p).streams for p in (with_sp, ONE, plan)), strict=True
     ):
         np.testing.assert_allclose(parts * some, every, rtol=1e-12)
         assert not_split >= some
@@ -188,15 +202,42 @@ def test_tensor_and_context_parallelism_conserve_work(model, split):
 def test_expert_parallelism_conserves_flops_and_gathers_rows(ep):
     """Each device computes for fewer experts, of more tokens each."""
     model = EDGE_MODELS[2]
-    one, many = counts.matmuls(model, ONE), counts.matmuls(model, ONE.having(dp=8.0, ep=ep))
+    one, many = (layer(model, p).products for p in (ONE, ONE.having(dp=8.0, ep=ep)))
     np.testing.assert_allclose(many.flops, one.flops, rtol=1e-12)
-    np.testing.assert_allclose(many.copies[5:7], 8.0 / ep)
-    np.testing.assert_allclose(many.rows[5:7], ep * one.rows[5:7])
+    routed = [kind in ("expert_up", "expert_down") for kind in one.kinds]
+    assert sum(routed) == 2
+    np.testing.assert_allclose(many.copies[routed], 8.0 / ep)
+    np.testing.assert_allclose(many.rows[routed], ep * one.rows[routed])
+
+
+@pytest.mark.parametrize("model", EDGE_MODELS)
+def test_parameters_and_products_are_those_of_matrices_by_hand(model):
+    """Of every kind of part, as the reference lists them."""
+    by_hand = reference.parameters(model, ONE)
+    whole = by_hand["dense"] + by_hand["experts"]
+    assert float(counts.parameters(model)) == pytest.approx(whole, rel=1e-12)
+    found, h = layer(model, ONE).products, model.d_model
+    routed = found.of(found.flops, "expert_up", "expert_down")
+    matrices = sum(
+        share * x.inputs * x.outputs
+        for share, part in reference.parts_of(model)
+        for x in reference.matrices(part, h)
+    )
+    t = float(tokens(model, ONE))
+    assert float(found.flops[:-1].sum() - routed) == pytest.approx(2.0 * t * matrices, rel=1e-12)
+    visited = sum(
+        share
+        * part.top_k
+        * part.imbalance
+        * reference.one_expert(part.replace(expert_biases=0.0), h)
+        for share, part in reference.experts_of(model)
+    )
+    assert float(routed) == pytest.approx(2.0 * t * visited, rel=1e-12)
 
 
 @pytest.mark.parametrize("model", EDGE_MODELS)
 def test_residents_of_all_devices_are_the_model(model):
-    n = counts.parameter_groups(model)
+    n = parameter_groups(model)
     ends = float(n.embedding + n.head)
     assert float(counts.residents(model, ONE).total) == pytest.approx(
         float(counts.parameters(model)), rel=1e-12
@@ -205,7 +246,7 @@ def test_residents_of_all_devices_are_the_model(model):
         parts = counts.residents(model, ONE.having(tp=tp, pp=pp, dp=2.0, ep=ep, etp=etp))
         whole = pp * (tp * parts.layers + parts.experts * ep * etp)
         # what latents come from, on every rank of tp
-        copied = (tp - 1.0) * float(n.layers * n.whole)
+        copied = (tp - 1.0) * float(n.layers * n.layer.whole)
         assert float(whole) == pytest.approx(
             float(counts.parameters(model)) - ends + copied, rel=1e-12
         )
@@ -226,13 +267,21 @@ def test_flash_halves_causal_scores_and_keeps_them_off_memory():
     assert float(counts.attention_flops(both_ways, half)) == float(
         counts.attention_flops(both_ways, full)
     )
-    assert traffic.softmax_bytes(DENSE, half) == 0.0 < traffic.softmax_bytes(DENSE, full)
+    through = [float(np.sum(layer(DENSE, p).cores.softmax_bytes)) for p in (half, full)]
+    assert through[0] == 0.0 < through[1]
+
+
+def launches(model, plan):
+    return float(launching.launches(layer(model, plan), plan))
 
 
 def test_kernels_by_hand():
-    assert float(launching.kernels(DENSE, ONE)) == 11.0
-    assert float(launching.kernels(DENSE, ONE.having(flash=0.0, tp=2.0))) == 18.0
-    assert float(launching.kernels(EDGE_MODELS[2], ONE)) == 17.0
+    """Of attention and of an MLP, two more on several ranks; of experts; of a hybrid's layers by
+    their numbers."""
+    assert float(layer(DENSE, ONE).kernels) == 11.0
+    assert float(layer(DENSE, ONE.having(flash=0.0, tp=2.0)).kernels) == 18.0
+    assert float(layer(EDGE_MODELS[2], ONE).kernels) == 17.0
+    assert float(layer(EDGE_MODELS[8], ONE).kernels) == 0.25 * 6.0 + 0.5 * 10.0 + 0.25 * 5.0
 
 
 @pytest.mark.parametrize(
@@ -256,17 +305,15 @@ def test_what_the_host_launches():
     """Nothing but experts that are looped over beside graphs; two products for each that the rank
     holds, and two casts below 16 bits."""
     mixture = EDGE_MODELS[2]
-    plain, held = float(launching.kernels(mixture, ONE)), float(mixture.n_experts)
-    assert float(launching.launches(mixture, ONE)) == plain
-    assert float(launching.launches(mixture, ONE.having(graphed=1.0))) == 0.0
+    plain, held = float(layer(mixture, ONE).kernels), float(value(mixture, "n_experts"))
+    assert launches(mixture, ONE) == plain
+    assert launches(mixture, ONE.having(graphed=1.0)) == 0.0
     looped = ONE.having(looped_experts=1.0, graphed=1.0)
     held *= launching.LOOP
-    assert float(launching.launches(mixture, looped)) == 2.0 * held
-    assert (
-        float(launching.launches(mixture, looped.having(ep=2.0, operand_bytes=1.0))) == 2.0 * held
-    )
-    assert float(launching.launches(mixture.replace(expert_biases=1.0), looped)) == 4.0 * held
-    assert float(launching.launches(DENSE, looped)) == 0.0
+    assert launches(mixture, looped) == 2.0 * held
+    assert launches(mixture, looped.having(ep=2.0, operand_bytes=1.0)) == 2.0 * held
+    assert launches(sized(mixture, expert_biases=1.0), looped) == 4.0 * held
+    assert launches(DENSE, looped) == 0.0
 
 
 def test_casts_of_experts_that_are_looped_over_fill_the_device_in_turn():
@@ -274,14 +321,12 @@ def test_casts_of_experts_that_are_looped_over_fill_the_device_in_turn():
     stay in 16 bits."""
     mixture = EDGE_MODELS[2]
     eight = ONE.having(looped_experts=1.0, operand_bytes=1.0)
-    held = float(mixture.n_experts)
-    assert float(launching.expert_casts(mixture, eight)) == 2.0 * held
-    assert (
-        float(launching.expert_casts(mixture, eight.having(ep=2.0, wide_layers=0.5))) == 0.5 * held
-    )
-    assert float(launching.expert_casts(mixture, eight.having(operand_bytes=2.0))) == 0.0
-    assert float(launching.expert_casts(mixture, eight.having(looped_experts=0.0))) == 0.0
-    assert float(launching.expert_casts(DENSE, eight)) == 0.0
+    held = float(value(mixture, "n_experts"))
+    assert float(layer(mixture, eight).casts) == 2.0 * held
+    assert float(layer(mixture, eight.having(ep=2.0, wide_layers=0.5)).casts) == 0.5 * held
+    assert float(layer(mixture, eight.having(operand_bytes=2.0)).casts) == 0.0
+    assert float(layer(mixture, eight.having(looped_experts=0.0)).casts) == 0.0
+    assert float(layer(DENSE, eight).casts) == 0.0
     chip, c = catalog.chip("H100-80GB"), default()
     more = [
         float(starts(mixture, plan, 1.0, chip, c).fill)
@@ -295,59 +340,72 @@ def test_casts_of_experts_that_are_looped_over_fill_the_device_in_turn():
 def test_casts_below_16_bits_are_launched():
     """Two casts and their scales for each product of the layer: 4 of a dense one, 6 with latents,
     none of layers kept in 16 bits."""
-    low, latent = ONE.having(operand_bytes=1.0), DENSE.replace(kv_rank=512.0, q_rank=1536.0)
+    low, latent = ONE.having(operand_bytes=1.0), DENSE.replace(mixers=(LATENT,))
     for model, products in ((DENSE, 4.0), (latent, 6.0), (EDGE_MODELS[2], 4.0)):
-        plain = float(launching.kernels(model, ONE))
-        assert float(launching.launches(model, ONE)) == plain
-        assert float(launching.launches(model, low)) == pytest.approx(plain + 3.0 * products)
-        assert float(launching.launches(model, low.having(wide_layers=1.0))) == plain
-        assert float(launching.launches(model, low.having(graphed=1.0))) == 0.0
+        plain = float(layer(model, ONE).kernels)
+        assert launches(model, ONE) == plain
+        assert launches(model, low) == pytest.approx(plain + 3.0 * products)
+        assert launches(model, low.having(wide_layers=1.0)) == plain
+        assert launches(model, low.having(graphed=1.0)) == 0.0
 
 
 def test_experts_on_latents():
     """Of width r for h: their matrices, copies of tokens and products; two products, h to r and
     back, for every token; nothing else."""
-    plain = DENSE.replace(n_experts=8.0, top_k=4.0, d_ff=2048.0)
-    latent = plain.replace(expert_rank=1024.0)
-    h, r, matrices = float(plain.d_model), 1024.0, 2.0 + plain.gated_mlp
-    n, m = counts.parameter_groups(plain), counts.parameter_groups(latent)
-    assert float(n.routed - m.routed) == pytest.approx(matrices * (h - r) * plain.d_ff * 8.0)
-    assert (
-        float(m.attention - n.attention) == float(m.whole - n.whole) == pytest.approx(2.0 * h * r)
-    )
-    t, between = (
-        float(counts.tokens(latent, ONE)),
-        np.asarray(counts.matmuls(latent, ONE.having(tp=2.0)).flops)[7],
-    )
-    assert between == pytest.approx(2.0 * 2.0 * t / 2.0 * h * r)
-    for a, b in zip(
-        *(traffic.elementwise_bytes(model, ONE) for model in (plain, latent)), strict=True
-    ):
+    alike = plain(n_experts=8.0, top_k=4.0, d_ff=2048.0)
+    latent = sized(alike, expert_rank=1024.0)
+    h, r, matrices = float(alike.d_model), 1024.0, 2.0 + value(alike, "gated_mlp")
+    n, m = parameter_groups(alike).layer, parameter_groups(latent).layer
+    assert float(n.routed - m.routed) == pytest.approx(matrices * (h - r) * 2048.0 * 8.0)
+    assert float(m.whole - n.whole) == pytest.approx(2.0 * h * r) and m.split == n.split
+    t, products = float(tokens(latent, ONE)), layer(latent, ONE.having(tp=2.0)).products
+    between = products.of(products.flops, "narrowing")
+    assert float(between) == pytest.approx(2.0 * 2.0 * t / 2.0 * h * r)
+    for a, b in zip(*(layer(model, ONE).streams for model in (alike, latent)), strict=True):
         assert a - b == pytest.approx(2.0 * 2.0 * (h - r) * (4.0 + 1.0) * t)
-    assert float(launching.kernels(latent, ONE) - launching.kernels(plain, ONE)) == pytest.approx(
-        2.0
-    )
+    assert float(layer(latent, ONE).kernels - layer(alike, ONE).kernels) == pytest.approx(2.0)
+
+
+def test_biases_of_experts_are_parameters():
+    """gpt-oss: `(1 + gated) f + h` of each expert."""
+    alike = plain(n_experts=8.0, top_k=4.0, d_ff=2048.0)
+    n, m = (parameter_groups(sized(alike, expert_biases=x)).layer for x in (0.0, 1.0))
+    each = 2.0 * 2048.0 + float(alike.d_model)
+    assert float(m.routed - n.routed) == pytest.approx(8.0 * each)
+    assert float(m.active - n.active) == pytest.approx(4.0 * each)
 
 
 def test_the_router_reads_a_rank_s_share_of_the_tokens_in_layers_with_experts():
     """`2 t h E / tp` in the share of layers that have experts; none in dense models."""
-    mixture = EDGE_MODELS[2].replace(n_experts=64.0, n_dense_layers=1.0, d_ff_dense=8192.0)
-    sparse = 1.0 - 1.0 / float(mixture.n_layers)
+    mixture, sparse = EDGE_MODELS[7], 29.0 / 32.0
     for tp in (1.0, 4.0):
-        found = np.asarray(counts.matmuls(mixture, ONE.having(tp=tp)).flops)[8]
-        assert found == pytest.approx(
-            2.0 * float(counts.tokens(mixture, ONE)) * float(mixture.d_model) * 64.0 * sparse / tp
+        products = layer(mixture, ONE.having(tp=tp)).products
+        assert float(products.of(products.flops, "router")) == pytest.approx(
+            2.0 * float(tokens(mixture, ONE)) * float(mixture.d_model) * 8.0 * sparse / tp
         )
-    assert np.asarray(counts.matmuls(DENSE, ONE).flops)[8] == 0.0
+    assert "router" not in layer(DENSE, ONE).products.kinds
+
+
+def test_rows_of_a_kind():
+    products = layer(EDGE_MODELS[7], ONE).products
+    marks = products.marked(("router", "head"))
+    assert [kind for kind, mark in zip(products.kinds, marks, strict=True) if mark] == [
+        "router",
+        "head",
+    ]
+    assert float(products.of(products.flops, "router", "head")) == pytest.approx(
+        float((products.flops * marks).sum())
+    )
+    assert products.of(products.flops, "narrowing") == 0.0
 
 
 @pytest.mark.parametrize("heads", [1.0, 2.0])
 def test_heads_of_further_tokens_project_two_inputs_before_their_logits(heads):
     """Each adds `2 t h V` of logits and `2 t 2 h h` of the projection, as its parameters say."""
     one, more = (
-        np.asarray(counts.matmuls(DENSE.replace(n_mtp=n), ONE).flops)[-1] for n in (0.0, heads)
+        np.asarray(layer(DENSE.replace(n_mtp=n), ONE).products.flops)[-1] for n in (0.0, heads)
     )
-    t, h = float(counts.tokens(DENSE, ONE)), float(DENSE.d_model)
+    t, h = float(tokens(DENSE, ONE)), float(DENSE.d_model)
     assert more - one == pytest.approx(heads * 2.0 * t * (h * float(DENSE.vocab) + 2.0 * h * h))
 
 
@@ -368,6 +426,6 @@ def test_heads_that_miss_the_matrix_units():
         (56.0, 1.0),
         (128.0, 1.0),
     ):
-        model = DENSE.replace(head_dim=head_dim)
-        assert float(compute.off_matrix_units(model, unfused)) == slower
-        assert float(compute.off_matrix_units(model, ONE)) == 1.0
+        model = sized(DENSE, head_dim=head_dim)
+        assert float(layer(model, unfused).cores.stretch[0]) == slower
+        assert float(layer(model, ONE).cores.stretch[0]) == 1.0

@@ -20,7 +20,8 @@ PACKAGES = ("dmodel", "calibration", "experiments")
 
 BASE = {"types", "smooth", "once"}
 RECORDS = {"records", "coefficients"}
-BELOW_COST = BASE | RECORDS | {"footprint", "counts", "launching", "traffic", "placement"}
+TABLES = BASE | RECORDS | {"blocks", "tables"}
+BELOW_COST = TABLES | {"footprint", "counts", "launching", "traffic", "placement"}
 BELOW_RUN = BELOW_COST | {
     "cost",
     "physics",
@@ -45,7 +46,7 @@ BELOW_REPORT = BELOW_RUN | {
 }
 BELOW_REPORT |= {"uncertainty", "codesign"}
 
-QUESTION = BASE | {"catalog", "columns", "layouts", "profiles", "records"}
+QUESTION = BASE | {"blocks", "catalog", "columns", "layouts", "profiles", "records"}
 """What a question in words stands on."""
 
 WORDS = QUESTION | {"question", "checks", "recomputation", "shape", "settings", "resolve"}
@@ -61,9 +62,11 @@ ALLOWED: dict[str, set[str]] = {
     "coefficients": BASE,
     "records": BASE | {"coefficients", "footprint"},
     "footprint": BASE | {"coefficients"},
-    "counts": BASE | RECORDS,
-    "launching": BASE | RECORDS | {"counts"},
-    "traffic": BASE | RECORDS | {"counts"},
+    "blocks": BASE | RECORDS,
+    "tables": BASE | RECORDS | {"blocks"},
+    "counts": TABLES,
+    "launching": TABLES,
+    "traffic": TABLES,
     "placement": BASE | RECORDS | {"counts"},
     "cost": BELOW_COST,
     "physics": BELOW_COST | {"cost"},
@@ -105,8 +108,8 @@ ALLOWED: dict[str, set[str]] = {
     "sensitivity": BELOW_RUN | WORDS | {"run", "sweep", "design"},
     "energy": BELOW_RUN | {"run"},
     "returns": BELOW_RUN | {"run", "energy", "sweep", "design"},
-    "catalog": {"topology", "records", "types"},
-    "emit": {"records", "types", "stages"},
+    "catalog": {"topology", "blocks", "records", "types"},
+    "emit": {"blocks", "records", "types", "stages"},
     "profiles": {"catalog", "coefficients", "footprint", "types"},
     "uncertainty": BELOW_RUN | {"sweep", "profiles"},
     "theory": BELOW_RUN | {"catalog", "sweep"},
@@ -289,6 +292,8 @@ def test_imports_go_one_way(module):
     [
         ("dmodel.smooth", Import("dmodel.records.plan", 1, False)),
         ("dmodel.counts", Import("dmodel.cost.compute", 1, False)),
+        ("dmodel.blocks.attention", Import("dmodel.tables", 1, False)),
+        ("dmodel.records.model", Import("dmodel.blocks", 1, False)),
         ("dmodel.cost.compute", Import("dmodel.cost.overlap", 1, False)),
         ("dmodel.step", Import("dmodel.design.relax", 1, True)),
         ("dmodel.catalog.loader", Import("dmodel.counts", 1, False)),

@@ -10,9 +10,11 @@ from dmodel import catalog
 from dmodel.cost import memory
 from dmodel.counts import parameters, residents
 from dmodel.footprint import LEAST, NAMES, RESERVED_BYTES, Footprint, from_unconstrained, prior
-from dmodel.records import Plan
+from dmodel.records import Plan, sized
 from dmodel.step import memory_use
+from dmodel.tables import layer_keeps
 from dmodel.types import GIB
+from tests import reference_parts
 from tests.points import EDGE_MODELS
 
 GPT = catalog.transformer("gpt-3-175b")
@@ -28,7 +30,7 @@ def plan(**changes: float) -> Plan:
 def test_activations_are_those_of_korthikanti(b, tp):
     """Korthikanti et al. 2022, table 2, for a plain MLP of 4 h and MHA: without recomputation, with
     selective and full recomputation."""
-    s, h, a = float(GPT.seq_len), float(GPT.d_model), float(GPT.n_heads)
+    s, h, a = float(GPT.seq_len), float(GPT.d_model), 96.0
     sbh, scores = s * b * h, 5.0 * a * s * s * b
     table = {
         (): sbh * (10.0 + 24.0 / tp) + scores / tp,
@@ -58,7 +60,7 @@ def test_a_gated_mlp_with_few_kv_heads_keeps_what_its_backward_reads():
     each), K, V (2 g e each), O's input counted with the output, and for the MLP gate, up and their
     product, 6 f."""
     m = catalog.transformer("llama-3-8b")
-    h, heads, kv, f = m.d_model, m.n_heads * m.head_dim, m.n_kv_heads * m.head_dim, m.d_ff
+    h, heads, kv, f = m.d_model, 32 * 128, 8 * 128, 14336
     expected = m.seq_len * (10.0 * h + 2.0 * (2.0 * heads + 2.0 * kv) + 6.0 * f)
     assert float(memory.layer_activation_bytes(m, plan(flash=1.0))) == pytest.approx(
         float(expected), rel=1e-12
@@ -75,13 +77,35 @@ def test_operands_in_eight_bits_are_kept_in_one_byte():
 
 
 def test_a_mixture_keeps_what_its_busiest_expert_sees():
-    m = EDGE_MODELS[2].replace(imbalance=1.5, n_shared_experts=1.0)
+    m = sized(EDGE_MODELS[2], imbalance=1.5, shared_ff=2048.0)
     dense, busy = (
         float(memory.layer_activation_bytes(x, plan(flash=1.0)))
-        for x in (m.replace(top_k=0.0, n_shared_experts=0.0), m)
+        for x in (sized(m, top_k=0.0, shared_ff=0.0), m)
     )
-    inside, inputs = float(m.d_ff) * (2.0 * 1.5 + 1.0) * 6.0, float(m.d_model) * 2.0 * 1.5 * 2.0
+    inside, inputs = 2048.0 * (2.0 * 1.5 + 1.0) * 6.0, float(m.d_model) * 2.0 * 1.5 * 2.0
     assert busy - dense == pytest.approx(float(m.seq_len) * (inside + inputs), rel=1e-12)
+
+
+KEPT = {
+    "one device": {"flash": 1.0},
+    "unfused": {"tp": 4.0, "sp": 1.0},
+    "unfused, the core again": {"recompute_attention": 1.0, "cp": 2.0},
+    "8 bits": {"flash": 1.0, "tp": 2.0, "operand_bytes": 1.0, "micro_batch": 2.0},
+    "experts that are split": {"flash": 1.0, "tp": 4.0, "etp": 2.0, "ep": 4.0, "dp": 4.0},
+}
+
+
+@pytest.mark.parametrize("model", EDGE_MODELS)
+@pytest.mark.parametrize("name", KEPT)
+def test_a_layer_keeps_what_its_parts_do(model, name):
+    """Of every kind of part, as the reference writes them; adapters beside."""
+    p = plan(**KEPT[name])
+    by_hand = sum(
+        share * reference_parts.kept(part, model, p)
+        for share, part in reference_parts.parts_of(model)
+    )
+    found = layer_keeps(model, p)
+    assert float(found.total - found.adapters) == pytest.approx(by_hand, rel=1e-12)
 
 
 @pytest.mark.parametrize("ranks", [1.0, 8.0, 64.0])
@@ -171,7 +195,7 @@ def test_of_activations_in_the_host_s_memory_two_layers_stay_on_the_device():
 def test_policies_that_keep_results_keep_no_last_one_where_nothing_reads_it():
     """Llama 2 7B that keeps queries, keys and values, 3 h wide: all but their products and the last
     one run again, which is not kept."""
-    h, f, t = float(LLAMA.d_model), float(LLAMA.d_ff), float(LLAMA.seq_len)
+    h, f, t = float(LLAMA.d_model), 11008.0, float(LLAMA.seq_len)
     qkv, out, up, down = 3.0 * h * h, h * h, 2.0 * h * f, h * f
     keeps = {"recompute_attention": 1.0, "recompute_elementwise": 1.0, "flash": 1.0}
     early = plan(
@@ -242,8 +266,8 @@ def test_weights_kept_after_the_forward_pass_are_all_alive():
 
 
 def test_shared_experts_are_on_every_rank_of_their_group():
-    m = EDGE_MODELS[2].replace(n_experts=8.0, n_shared_experts=2.0)
-    one = float(m.d_model * m.d_ff * (2.0 + m.gated_mlp) * m.n_layers)
+    m = sized(EDGE_MODELS[2], shared_ff=4096.0)
+    one = float(m.d_model * 2048.0 * 3.0 * m.n_layers)
     whole, spread = (residents(m, plan(dp=8.0, ep=ep)) for ep in (1.0, 8.0))
     assert float(whole.experts) == pytest.approx(8.0 * one, rel=1e-12) and float(
         spread.experts

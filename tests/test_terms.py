@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dmodel.blocks import KINDS
-from tests.points import MIXTURE, MODEL, batch, case, log_differences, log_slopes, quick
+from tests.points import batch, case, log_differences, log_slopes, quick
 from tests.terms import TERMS, public_functions
 
 IDS = sorted(TERMS)
@@ -67,11 +66,6 @@ def test_every_public_function_is_registered():
     missing, gone = public_functions() - registered, registered - public_functions()
     assert not missing, f"add to tests/terms.py: {sorted(missing)}"
     assert not gone, f"no longer a public function: {sorted(gone)}"
-
-
-def test_the_points_have_every_kind_of_part():
-    for model in (MODEL, MIXTURE):
-        assert {part.KIND for part in model.parts} == set(KINDS)
 
 
 @pytest.mark.parametrize(("name", "sharpness"), SOFT)

@@ -4,15 +4,23 @@ import numpy as np
 import pytest
 
 from dmodel import catalog, coefficients, counts, traffic
-from dmodel.records import Plan
+from dmodel.blocks import Dense
+from dmodel.records import Model, Plan, sized, value
 from dmodel.step import step_time
-from tests.points import DENSE, EDGE_MODELS
+from dmodel.tables import layer
+from tests.points import ATTENTION, DENSE, EDGE_MODELS, of_blocks
 
 ONE = Plan.of(dp=1.0, global_batch=8.0)
+MLP = Dense(d_ff=11000.0)
+
+
+def visited(model: Model, plan: Plan) -> float:
+    """Tokens that a device computes for experts that read h."""
+    return float(layer(model, plan).sent) / 2.0 / float(model.d_model)
 
 
 def test_casts_only_below_16_bits():
-    products = counts.matmuls(DENSE, ONE)
+    products = layer(DENSE, ONE).products
     assert float(traffic.cast_bytes(products, DENSE, ONE)) == 0.0
     left, _, result = (np.asarray(x) for x in products.elements)
     eight = ONE.having(operand_bytes=1.0)
@@ -26,43 +34,39 @@ def test_elementwise_kernels_read_and_write_what_their_passes_do():
     rotation of queries and keys 2 and 2, the activation 2 and 3 of its width, 3 and 5 with a gate;
     copies to k experts and back as often backward as forward, and there the input and the gradient
     of their activation once more, for the weights of routes."""
-    t, h, f = float(counts.tokens(DENSE, ONE)), float(DENSE.d_model), float(DENSE.d_ff)
-    turned = 2.0 * float((DENSE.n_heads + DENSE.n_kv_heads) * DENSE.head_dim)
+    t, h, f = float(counts.tokens(DENSE, ONE)), float(DENSE.d_model), 11000.0
+    turned = 2.0 * (33.0 + 9.0) * 120.0
     for gated, forward, backward in ((0.0, 2.0, 3.0), (1.0, 3.0, 5.0)):
-        found = traffic.elementwise_bytes(DENSE.replace(gated_mlp=gated), ONE)
+        found = layer(sized(DENSE, gated_mlp=gated), ONE).streams
         assert float(found.forward) == pytest.approx(
             2.0 * t * (2.0 * (2.0 + 3.0) * h + turned + forward * f)
         )
         assert float(found.backward) == pytest.approx(
             2.0 * t * (2.0 * (3.0 + 3.0) * h + turned + backward * f)
         )
-    experts = EDGE_MODELS[2].replace(gated_mlp=0.0)
-    more = [traffic.elementwise_bytes(experts.replace(top_k=k), ONE) for k in (2.0, 1.0)]
-    visits = float(counts.visits(experts.replace(top_k=1.0), ONE))
+    experts = sized(EDGE_MODELS[2], gated_mlp=0.0)
+    more = [layer(sized(experts, top_k=k), ONE).streams for k in (2.0, 1.0)]
+    visits = visited(sized(experts, top_k=1.0), ONE)
     for a, b, activation in zip(*more, (2.0, 3.0 + 2.0), strict=True):
-        assert a - b == pytest.approx(
-            2.0 * visits * (2.0 * experts.d_model + activation * experts.d_ff)
-        )
+        assert a - b == pytest.approx(2.0 * visits * (2.0 * experts.d_model + activation * 2048.0))
 
 
 def test_biases_of_experts_one_by_one_are_68_bytes_of_each_element():
     """Only where experts are looped over: 28 forward, 40 backward."""
     mixture, looped = EDGE_MODELS[2], ONE.having(looped_experts=1.0)
     biased, returned = (
-        mixture.replace(expert_biases=1.0),
-        float(counts.visits(mixture, looped)) * mixture.d_model,
+        sized(mixture, expert_biases=1.0),
+        visited(mixture, looped) * mixture.d_model,
     )
     for nbytes, with_biases, without in zip(
         (28.0, 40.0),
-        traffic.elementwise_bytes(biased, looped),
-        traffic.elementwise_bytes(mixture, looped),
+        layer(biased, looped).streams,
+        layer(mixture, looped).streams,
         strict=True,
     ):
         assert with_biases - without == pytest.approx(nbytes * returned)
-    assert traffic.elementwise_bytes(biased, ONE) == traffic.elementwise_bytes(mixture, ONE)
-    assert traffic.elementwise_bytes(
-        DENSE.replace(expert_biases=1.0), looped
-    ) == traffic.elementwise_bytes(DENSE, looped)
+    assert layer(biased, ONE).streams == layer(mixture, ONE).streams
+    assert layer(DENSE, looped).streams == layer(DENSE, ONE).streams
 
 
 def test_tokens_are_moved_again_where_copies_are_parted_or_padded():
@@ -70,7 +74,7 @@ def test_tokens_are_moved_again_where_copies_are_parted_or_padded():
     more for narrow experts that are looped over; HybridEP, which gathers a map, does both beside
     its messages."""
     mixture, spread = EDGE_MODELS[2], ONE.having(dp=4.0, ep=4.0)
-    once = 2.0 * 2.0 * float(counts.visits(mixture, spread)) * mixture.d_model
+    once = 2.0 * 2.0 * visited(mixture, spread) * mixture.d_model
     merged, eight = (
         {"merge_copies": 1.0},
         {"looped_experts": 1.0, "operand_bytes": 1.0},
@@ -82,8 +86,8 @@ def test_tokens_are_moved_again_where_copies_are_parted_or_padded():
         (3.0, eight | merged),
     ):
         for route, count in ((0.0, more), (1.0, 0.0)):
-            found = traffic.elementwise_bytes(mixture, spread.having(**changes, route_bytes=route))
-            for a, b in zip(found, traffic.elementwise_bytes(mixture, spread), strict=True):
+            found = layer(mixture, spread.having(**changes, route_bytes=route)).streams
+            for a, b in zip(found, layer(mixture, spread).streams, strict=True):
                 assert a - b == pytest.approx(count * once)
 
 
@@ -91,31 +95,33 @@ def test_fused_experts_neither_read_nor_move_what_lies_between_their_products():
     """Their activation is gone, with the sums for the weights of routes, and casts of its result
     and of its gradient only write."""
     mixture, eight = EDGE_MODELS[2], ONE.having(operand_bytes=1.0)
-    fused, visits = eight.having(fused_experts=1.0), float(counts.visits(mixture, eight))
-    width = visits * mixture.d_ff
+    fused = eight.having(fused_experts=1.0)
+    width, gated = visited(mixture, eight) * 2048.0, value(mixture, "gated_mlp")
     for passes, a, b in zip(
-        (2.0 + mixture.gated_mlp, 5.0 + 3.0 * mixture.gated_mlp),
-        *(traffic.elementwise_bytes(mixture, p) for p in (eight, fused)),
+        (2.0 + gated, 5.0 + 3.0 * gated),
+        *(layer(mixture, p).streams for p in (eight, fused)),
         strict=True,
     ):
         assert a - b == pytest.approx(2.0 * passes * width)
-    products = counts.matmuls(mixture, eight)
+    products = layer(mixture, eight).products
     saved = float(
         traffic.cast_bytes(products, DENSE, eight) - traffic.cast_bytes(products, DENSE, fused)
     )
-    assert saved == pytest.approx(2.0 * (1.0 + 1.0 + mixture.gated_mlp) * width)
-    assert traffic.elementwise_bytes(DENSE, fused) == traffic.elementwise_bytes(DENSE, eight)
+    assert saved == pytest.approx(2.0 * (1.0 + 1.0 + gated) * width)
+    assert layer(DENSE, fused).streams == layer(DENSE, eight).streams
 
 
 @pytest.mark.parametrize(("sp", "mlp_share"), [(0.0, 1.0), (1.0, 1.0), (1.0, 0.4)])
 def test_recomputation_that_ends_early_does_not_add_what_the_last_product_returns(sp, mlp_share):
     """Two read and one written over h, in 16 bits; what a step saves besides the product itself."""
     model, plan = (
-        DENSE.replace(mlp_share=mlp_share),
+        of_blocks(((1.0 - mlp_share) * 31.0, ATTENTION, None), (31.0 * mlp_share, ATTENTION, MLP))
+        if mlp_share < 1.0
+        else DENSE,
         Plan.of(dp=1.0, tp=4.0, sp=sp, global_batch=8.0, recompute_layers=1.0),
     )
     t, h = float(counts.tokens(model, plan)), float(model.d_model)
-    assert float(traffic.addition_bytes(model, plan)) == pytest.approx(
+    assert float(layer(model, plan).added) == pytest.approx(
         3.0 * 2.0 * t * h * mlp_share / (4.0 if sp else 1.0)
     )
     # at the full clock, which what streams does not notice
@@ -129,7 +135,7 @@ def test_recomputation_that_ends_early_does_not_add_what_the_last_product_return
         return (again[0] - again[1]) / (float(model.n_layers) * float(plan.n_microbatches))
 
     none = saved(default.replace(elementwise_traffic=0.0))
-    added = float(traffic.addition_bytes(model, plan)) / float(
+    added = float(layer(model, plan).added) / float(
         system.chip.hbm_bytes_per_s * default.memory_efficiency
     )
     assert saved(default) - none == pytest.approx(
@@ -166,7 +172,7 @@ def test_adapters_move_what_their_kernels_read_and_write():
 
 
 def test_frozen_weights_need_one_layout_of_what_is_cast():
-    products, eight = counts.matmuls(DENSE, ONE), ONE.having(operand_bytes=1.0)
+    products, eight = layer(DENSE, ONE).products, ONE.having(operand_bytes=1.0)
     both, one = (
         float(traffic.cast_bytes(products, DENSE.replace(trainable=x), eight)) for x in (1.0, 0.0)
     )

@@ -66,31 +66,31 @@ def assembled(
     """
     layers = [float(block["layers"]) for block in blocks]
     total = sum(layers)
-    parts: dict[str, list[Any]] = {side: [] for side in SIDES}
-    keys: dict[str, list[str]] = {side: [] for side in SIDES}
-    pairs = []
-    for block in blocks:
-        pair = []
-        for side in SIDES:
-            said = block.get(side)
-            key = repr(sorted(said.items())) if said else ""
-            if said and key not in keys[side]:
-                keys[side].append(key)
-                parts[side].append(part_of(said))
-            pair.append(keys[side].index(key) if said else NONE)
-        pairs.append((pair[0], pair[1]))
+    (mixers, first), (feeds, second) = (_parts([b.get(side) for b in blocks]) for side in SIDES)
     mtp = [len(blocks) - 1] if further is None else list(further)
     whole = Model(
         **{name: value for name, value in sizes.items() if name != "n_layers"},
         n_layers=total,
         shares=tuple(n / total for n in layers),
         further=tuple(mtp.count(k) for k in range(len(blocks))),
-        mixers=tuple(parts["mixer"]),
-        feeds=tuple(parts["feed"]),
-        pairs=tuple(pairs),
+        mixers=mixers,
+        feeds=feeds,
+        pairs=tuple(zip(first, second, strict=True)),
         order=order,
     )
     return jax.tree.map(np.float64, whole)
+
+
+def _parts(said: Sequence[Shape | None]) -> tuple[tuple[Any, ...], list[int]]:
+    """Parts of one side of blocks, those that are equal once; and the index of each block's."""
+    found: dict[str, Any] = {}
+    places = []
+    for one in said:
+        key = repr(sorted(one.items())) if one else ""
+        if one and key not in found:
+            found[key] = part_of(one)
+        places.append(list(found).index(key) if one else NONE)
+    return tuple(found.values()), places
 
 
 def part_of(said: Shape) -> Any:

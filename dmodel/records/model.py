@@ -4,6 +4,7 @@ part."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
@@ -223,27 +224,26 @@ def stacked(models: Sequence[Model]) -> Model:
         found = jax.tree.map(lambda *xs: np.array(xs, np.float64), *_without_order(models))
         return found.replace(order=_shared({model.order for model in models}))
     slots = [_slots(model) for model in models]
-    mixers, feeds = (
-        tuple(dict.fromkeys(slot for each in slots for slot in each[side])) for side in (0, 1)
-    )
-    named = [
-        [(_slot(each[0], i), _slot(each[1], j)) for i, j in model.pairs]
-        for model, each in zip(models, slots, strict=True)
-    ]
-    pairs = tuple(dict.fromkeys(pair for each in named for pair in each))
-    own: dict[str, Any] = {
-        name: np.array([getattr(model, name) for model in models], np.float64)
-        for name in Model.__dataclass_fields__
-        if name not in INSIDE
-    }
+    mixers, feeds = (tuple(dict.fromkeys(chain(*side))) for side in zip(*slots, strict=True))
+    named = [_named_pairs(model, *each) for model, each in zip(models, slots, strict=True)]
+    pairs = tuple(dict.fromkeys(chain(*named)))
     return Model(
-        **own,
+        **_own_sizes(models),
         shares=tuple(_of_kind(models, named, pair, "shares") for pair in pairs),
         further=tuple(_of_kind(models, named, pair, "further") for pair in pairs),
         mixers=tuple(_filled(models, slots, 0, slot) for slot in mixers),
         feeds=tuple(_filled(models, slots, 1, slot) for slot in feeds),
         pairs=tuple((_place(mixers, i), _place(feeds, j)) for i, j in pairs),
     )
+
+
+def _own_sizes(models: Sequence[Model]) -> dict[str, Any]:
+    """Sizes of models that are none of their layers', `[n]` each."""
+    return {
+        name: np.array([getattr(model, name) for model in models], np.float64)
+        for name in Model.__dataclass_fields__
+        if name not in INSIDE
+    }
 
 
 INSIDE = ("shares", "further", "mixers", "feeds", "pairs", "order")
@@ -269,6 +269,13 @@ def _slots(model: Model) -> tuple[list[Slot], list[Slot]]:
         return [(kind, kinds[:i].count(kind)) for i, kind in enumerate(kinds)]
 
     return of(model.mixers), of(model.feeds)
+
+
+def _named_pairs(
+    model: Model, mixers: Sequence[Slot], feeds: Sequence[Slot]
+) -> list[tuple[Slot | None, Slot | None]]:
+    """Slots of both parts of each kind of layer."""
+    return [(_slot(mixers, i), _slot(feeds, j)) for i, j in model.pairs]
 
 
 def _slot(slots: Sequence[Slot], index: int) -> Slot | None:
@@ -306,21 +313,25 @@ def trimmed(model: Model) -> Model:
     used = [k for k, both in enumerate(zip(model.shares, model.further, strict=True)) if any(both)]
     if len(used) == len(model.pairs):
         return model
-    pairs = [model.pairs[k] for k in used]
-    mixers, feeds = (
-        list(dict.fromkeys(p[side] for p in pairs if p[side] != NONE)) for side in (0, 1)
-    )
+    sides = list(zip(*(model.pairs[k] for k in used), strict=True))
+    mixers, feeds = ([i for i in dict.fromkeys(side) if i != NONE] for side in sides)
     return model.replace(
-        shares=tuple(model.shares[k] for k in used),
-        further=tuple(model.further[k] for k in used),
-        mixers=tuple(model.mixers[i] for i in mixers),
-        feeds=tuple(model.feeds[j] for j in feeds),
-        pairs=tuple(
-            (NONE if i == NONE else mixers.index(i), NONE if j == NONE else feeds.index(j))
-            for i, j in pairs
-        ),
+        shares=_picked(model.shares, used),
+        further=_picked(model.further, used),
+        mixers=_picked(model.mixers, mixers),
+        feeds=_picked(model.feeds, feeds),
+        pairs=tuple(zip(_renumbered(sides[0], mixers), _renumbered(sides[1], feeds), strict=True)),
         order=tuple(used.index(k) for k in model.order),
     )
+
+
+def _picked(values: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
+    return tuple(values[i] for i in places)
+
+
+def _renumbered(indices: Sequence[int], kept: Sequence[int]) -> Iterator[int]:
+    """Indices of parts among those that are kept."""
+    return (NONE if i == NONE else kept.index(i) for i in indices)
 
 
 def check_counts(model: Model) -> None:
