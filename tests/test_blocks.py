@@ -293,6 +293,20 @@ def test_sparse_attention_scores_latents_of_picked_keys_and_all_index_keys():
     assert float(2.5 * index.behind * index.flops) == near(learnt, 0.01)
 
 
+def test_without_fused_kernels_all_pairs_are_scored_in_fp32():
+    sizes = SPARSE | {"q_rank": 40} | DSA
+    part, at = of(sizes)
+    fused, other = part.work(at).cores[0], of(sizes, sparse_kernels=0.0)
+    main = other[0].work(other[1]).cores[0]
+    tokens = 2.0 * S
+    # every query with every key, masked ones too
+    assert float(main.flops) == near(2.0 * tokens * S * 8 * (2 * 32 + 8))
+    assert float(main.stretch) == near(16.0 * float(fused.stretch))
+    # scores touched 13 times, as unfused ones in 16 bits are, in twice the bytes
+    assert float(main.softmax_bytes) == near(2.0 * 13.0 * tokens * S * 8)
+    assert float(fused.softmax_bytes) == float(main.exponentials) == 0.0
+
+
 def dots(*products: tuple[float, float, float]) -> float:
     """FLOPs of products of matrices `m × k` and `k × n`."""
     return 2.0 * sum(map(prod, products))

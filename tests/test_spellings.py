@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dmodel.catalog.loader import table
-from dmodel.catalog.models import identify
+from dmodel.catalog.models import identify, transformer
 from dmodel.catalog.stack import files, names
 from dmodel.question import Question
 from dmodel.resolve import Cases, assemble
@@ -112,3 +112,19 @@ def test_every_spelling_has_one_answer(column: str, pairs: list[tuple[str, str]]
 )
 def test_models_are_known_by_what_hubs_call_them(spelling: str, found: tuple[str, str]) -> None:
     assert identify(spelling) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "main", "layers"),
+    [
+        ("llama4-scout-2layers", "llama-4-scout", 2.0),
+        ("DeepSeek-V3_4_Layers", "deepseek-v3", 4.0),
+        ("llama-3-8b", "llama-3-8b", 32.0),
+    ],
+)
+def test_a_name_may_say_to_how_many_layers_a_model_is_cut(name, main, layers):
+    whole, cut = transformer(main, 2048.0), transformer(name, 2048.0)
+    assert identify(name)[0] == main and float(cut.n_layers) == layers
+    assert cut.shares == whole.shares and cut.mixers == whole.mixers
+    asked = Question({**ASKED, "model": name}, {})
+    assert float(assemble([asked]).model.n_layers[0]) == layers
