@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from dmodel.emit.sheet import Setting, Sheet, where
-from dmodel.records import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK
+from dmodel.records import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK, having
 from dmodel.stages import ENDS, held, layout
 
 FORMATS = {1.0: "8-bit", 0.5: "4-bit", 2.0: "16-bit", 4.0: "32-bit"}
@@ -207,6 +207,11 @@ def launched(sheet: Sheet, fused: bool, looped: bool, why: str, compiled: bool =
         "CUDA graphs need settings that follow from the shapes of a run; write them yourself",
     )
     as_usual(sheet, WHOLE_STEPS)
+    sheet.keeps(
+        "sparse_kernels",
+        sheet["sparse_kernels"] or not having(sheet.job.model, "index_top"),
+        "kernels of sparse attention are a matter of release (Megatron-Core: dsa_kernel_backend)",
+    )
     told = not is_mixture(sheet) or bool(sheet["looped_experts"]) == looped
     sheet.keeps("looped_experts", told, why)
     as_usual(sheet, FUSED_KERNELS)

@@ -63,12 +63,12 @@ def _leading(model: Model) -> dict[str, float]:
 def _is_hybrid(model: Model) -> bool:
     """Whether layers are of other kinds than launchers of plain decoders build."""
     lacking = any(NONE in pair for pair in model.pairs)
-    odd = any(not isinstance(mixer, PLAIN) for mixer in model.mixers)
+    odd = any(type(mixer) not in PLAIN for mixer in model.mixers)
     odd |= any(not isinstance(feed, Dense | Experts) for feed in model.feeds)
     unusual = any(
         float(getattr(mixer, name, usual)) != usual
         for mixer in model.mixers
         for name, usual in UNUSUAL.items()
     )
-    heads = {(float(m.n_heads), float(m.head_dim)) for m in model.mixers if isinstance(m, PLAIN)}
+    heads = {(float(m.n_heads), float(m.head_dim)) for m in model.mixers if type(m) in PLAIN}
     return lacking or odd or unusual or len(heads) > 1 or len(model.feeds) > 2
