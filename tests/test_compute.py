@@ -7,7 +7,7 @@ import pytest
 
 from dmodel import catalog
 from dmodel.cost import compute
-from dmodel.counts import Matmuls
+from dmodel.tables import Matmuls
 from dmodel.records import Plan
 from tests.points import CHIP, COEFFICIENTS, IDEAL
 
