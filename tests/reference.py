@@ -235,7 +235,7 @@ def parameters(m: Model, p: Plan) -> dict[str, float]:
         if part.KIND == "experts":
             routed += share * part.n_experts * one_expert(part, h)
     routed /= p.layout.etp * p.layout.ep
-    head = h + (0 if m.tied_embeddings else m.vocab * h) + m.n_mtp * (2 * h * h + 2 * h) + m.small
+    head = h + (0 if m.tied_embeddings else m.vocab * h) + m.n_mtp * (2 * h * h + 3 * h) + m.small
     return {
         "dense": layers * dense + (m.vocab * h + (head if p.layout.pp == 1 else 0)) / p.layout.tp,
         "experts": layers * routed,

@@ -8,7 +8,7 @@ import pytest
 from calibration.traces import published
 from dmodel.columns import BY_NAME
 from dmodel.question import Question
-from dmodel.records import LEAVES, Model
+from dmodel.records import LEAVES
 from dmodel.settings import (
     KNOWN,
     WORDS,
@@ -25,13 +25,14 @@ from dmodel.settings import (
     unknown,
     value_of,
 )
+from dmodel.shape import OF_MODEL, OF_PARTS
 from dmodel.types import InputError
 
 
 def test_every_leaf_of_model_and_plan_has_a_name_and_no_column_two():
     names = {*BY_NAME, *KNOWN}
     assert not set(BY_NAME) & set(KNOWN)
-    assert set(Model.__dataclass_fields__) <= names
+    assert {*OF_MODEL, *OF_PARTS} <= names
     # `attention` and `zero_stage` are columns
     assert set(LEAVES) - {"flash", "zero"} <= names
 
