@@ -50,7 +50,7 @@ QUESTION = BASE | {"blocks", "catalog", "columns", "layouts", "profiles", "recor
 """What a question in words stands on."""
 
 WORDS = QUESTION | {"question", "checks", "recomputation", "shape", "settings", "resolve"}
-WORDS |= {"described", "deciding", "laid_out", "machine", "varying", "asked"}
+WORDS |= {"adapters", "counted", "described", "deciding", "laid_out", "machine", "varying", "asked"}
 """From words to records, and what stands on nothing above it."""
 
 ANSWERS = {"prediction", "explain", "searching", "api"}
@@ -86,14 +86,17 @@ ALLOWED: dict[str, set[str]] = {
     "question": QUESTION,
     "checks": BASE | {"question"},
     "recomputation": BELOW_COST | {"cost", "question"},
-    "shape": QUESTION | {"counts", "question"},
+    "adapters": {"question"},
+    "counted": QUESTION | {"counts", "question"},
+    "shape": QUESTION | {"adapters", "counted", "counts", "question"},
     "settings": QUESTION | {"question", "recomputation", "shape"},
     "described": QUESTION | {"question", "settings"},
     "deciding": QUESTION | {"described", "question"},
     "laid_out": QUESTION | {"question"},
     "machine": QUESTION | {"question", "deciding"},
     "resolve": QUESTION
-    | {"question", "checks", "recomputation", "shape", "deciding", "laid_out", "machine", "step"},
+    | {"question", "checks", "recomputation", "counted", "shape", "deciding", "laid_out"}
+    | {"machine", "step"},
     "varying": QUESTION | {"question", "described", "deciding", "resolve"},
     "asked": WORDS | BELOW_RUN,
     "prediction": WORDS

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dmodel.blocks import ALL, Attention, Dense, Experts, Latent
-from dmodel.catalog.shapes import OF_MODEL
-from dmodel.records import NONE, Model, ff_width, value
+from dmodel.records import NONE, OF_MODEL, Model, ff_width, value
 
 PLAIN = (Attention, Latent)
 """Mixers that launchers of decoders build."""
