@@ -62,7 +62,7 @@ def _leading(model: Model) -> dict[str, float]:
 def _is_hybrid(model: Model) -> bool:
     """Whether layers are of other kinds than launchers of plain decoders build."""
     lacking = any(NONE in pair for pair in model.pairs)
-    odd = any(not isinstance(mixer, PLAIN) for mixer in model.mixers)
+    odd = any(type(mixer) not in PLAIN for mixer in model.mixers)
     odd |= any(not isinstance(feed, Dense | Experts) for feed in model.feeds)
     unusual = any(
         float(getattr(mixer, name, usual)) != usual
