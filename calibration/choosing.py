@@ -57,7 +57,7 @@ def alternatives(cases: Cases) -> np.ndarray:
         labels.accelerator,
         labels.precision,
         labels.n_accel,
-        *map(np.asarray, numbers),
+        *(np.broadcast_to(x, len(cases)) for x in numbers),
     ]
     return np.array(
         [

@@ -20,6 +20,7 @@ import numpy as np
 from calibration.traces import Cases, Problem, published, to_cases
 from calibration.traces.reader import derived_time
 from dmodel.profiles import Profile
+from dmodel.records import NONE, OF_MODEL, Model
 from dmodel.uncertainty import features
 
 PLACES = 3
@@ -40,18 +41,35 @@ def records(cases: Cases) -> list[bytes]:
     """What the model reads of each row, its accelerator and stack, as a key; numbers to the seven
     digits of single precision."""
     n, labels = len(cases), cases.labels
-    leaves = [
-        np.asarray(leaf, np.float64)
-        for leaf in jax.tree.leaves((cases.system, cases.model, cases.plan))
-    ]
-    table = np.concatenate(
-        [np.broadcast_to(leaf, (*leaf.shape[:-1], n)).reshape(-1, n) for leaf in leaves]
-    ).T.astype(np.float32)
+    sizes = [getattr(cases.model, name) for name in OF_MODEL]
+    table = _numbers((cases.system, sizes, cases.plan), n)
     names = (
         f"{a}\n{s}\n".encode()
         for a, s in zip(labels.accelerator.tolist(), labels.stack.tolist(), strict=True)
     )
-    return [name + numbers.tobytes() for name, numbers in zip(names, table, strict=True)]
+    return [b"".join(each) for each in zip(names, table, _layers(cases.model, n), strict=True)]
+
+
+def _numbers(records: object, n: int) -> list[bytes]:
+    """Leaves of records of each row."""
+    leaves = (np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(records))
+    rows = [np.broadcast_to(leaf, (*leaf.shape[:-1], n)).reshape(-1, n) for leaf in leaves]
+    return [row.tobytes() for row in np.concatenate(rows).T.astype(np.float32)]
+
+
+def _layers(model: Model, n: int) -> list[bytes]:
+    """Kinds of layers of each row, whatever others of its table have."""
+    found: list[list[bytes]] = [[] for _ in range(n)]
+    for (i, j), *counts in zip(model.pairs, model.shares, model.further, strict=True):
+        mixer, feed = (
+            None if k == NONE else of[k] for k, of in ((i, model.mixers), (j, model.feeds))
+        )
+        name = "\n".join(getattr(part, "KIND", "") for part in (mixer, feed)).encode()
+        numbers = _numbers((counts, mixer, feed), n)
+        there = np.broadcast_to(np.sum(np.abs(np.broadcast_arrays(*counts)), 0) > 0.0, n)
+        for row in np.flatnonzero(there).tolist():
+            found[row].append(name + numbers[row])
+    return [b"\n".join(sorted(kinds)) for kinds in found]
 
 
 def repeated(cases: Cases) -> list[Problem]:

@@ -13,14 +13,14 @@ import jax
 import numpy as np
 from flax import struct
 
-from dmodel import checks, laid_out, recomputation, shape
+from dmodel import checks, counted, laid_out, recomputation, shape
 from dmodel.catalog.facts import Fact
 from dmodel.catalog.loader import canonical
 from dmodel.deciding import LEAVES, first_facts, software
 from dmodel.machine import machine
 from dmodel.question import Assumption, Question, degrees, words
 from dmodel.records import LEAVES as PLAN_LEAVES
-from dmodel.records import Cluster, Model, Plan, leaf, stacked, value
+from dmodel.records import OF_MODEL, Cluster, Model, Plan, leaf, stacked, value
 from dmodel.types import Array, InputError
 
 OPERAND_BYTES = {
@@ -34,7 +34,7 @@ OPERAND_BYTES = {
 }
 """Bytes of one matmul operand by precision."""
 
-OVERRIDDEN = {*PLAN_LEAVES, *shape.OF_MODEL} - {
+OVERRIDDEN = {*PLAN_LEAVES, *OF_MODEL} - {
     *LEAVES,
     *("schedule", "placement", "offload", "n_mtp", "recompute_layers"),
 }
@@ -102,7 +102,7 @@ def _assembled(
 ) -> tuple[Cases, list[Part]]:
     whole, said = _completed(questions)
     parts = [part(question, texts) for question, texts in zip(whole, said, strict=True)]
-    model = shape.settled(stacked([part.model for part in parts]), whole, said)
+    model = counted.settled(stacked([part.model for part in parts]), whole, said)
     again = recomputation.stacked([p.again for p in parts])
     plan = Plan.of(**_stacked(parts), **_static(parts))
     plan = recomputation.redone(again, model, plan)

@@ -20,8 +20,8 @@ from dmodel.columns import BY_NAME, base_precision, parse_number
 from dmodel.layouts import STAGES
 from dmodel.question import TUNINGS, Question
 from dmodel.recomputation import MODULES, RESULTS, SELECTIVE
-from dmodel.records import LEAVES, SCHEDULES, Layout, Model, Precision, Software
-from dmodel.shape import OF_MODEL, OF_PARTS
+from dmodel.records import LEAVES, OF_MODEL, SCHEDULES, Layout, Model, Precision, Software
+from dmodel.shape import OF_PARTS
 from dmodel.types import InputError
 
 NOTHING = "nothing"

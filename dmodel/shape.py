@@ -1,5 +1,4 @@
-"""The shape of a question's model: its columns, what the catalog knows of that model, and what the
-count of parameters decides."""
+"""The shape of a question's model: its columns, and what the catalog knows of that model."""
 
 from __future__ import annotations
 
@@ -10,13 +9,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from dmodel.adapters import adapters
 from dmodel.blocks import ALL, KINDS
 from dmodel.catalog.loader import known_name, table, unknown
 from dmodel.catalog.models import cut, identify, shortened
-from dmodel.catalog.shapes import OF_MODEL, decoder, model_of, written
+from dmodel.catalog.shapes import decoder, model_of, written
+from dmodel.counted import FAR
 from dmodel.counts import parameters
 from dmodel.question import Assumption, Question
-from dmodel.records import Block, Model, having, sized, value
+from dmodel.records import OF_MODEL, Block, Model, having, sized, value
 from dmodel.types import InputError
 
 FROM_MODEL = (
@@ -48,10 +49,6 @@ OF_PARTS = tuple(
     )
 )
 """Sizes of parts that no column holds."""
-
-FAR, NEAR = 0.1, 0.03
-"""Relative distance of the count of parameters from the published one that says no to a shape, and
-one that says yes."""
 
 
 @lru_cache(maxsize=512)
@@ -238,7 +235,7 @@ def model(question: Question, settings: Mapping[str, Any], said: list[Assumption
         tied_embeddings=tied,
     )
     if not found.trainable:
-        found = found.replace(**_adapters(settings, shape, said))
+        found = found.replace(**adapters(settings, shape, said))
     own = {n: float(x) for n, x in question.settings.items() if n in OF_PARTS}
     return jax.tree.map(np.float64, sized(found, **own))
 
@@ -366,115 +363,3 @@ def _packed(question: Question, settings: Mapping[str, Any], found: Model, said:
     text = "sequences are packed of documents, attention costs what a window of "
     said.append(Assumption(f"{text}{window:g} tokens would"))
     return sized(found, window=window)
-
-
-FIRST, LAST = ("q_proj", "k_proj", "v_proj", "linear_qkv"), ("o_proj", "linear_proj")
-"""Modules of attention with an adapter beside what reads the width, and beside what returns it."""
-
-
-def _adapters(
-    settings: Mapping[str, Any], shape: Mapping[str, float], said: list
-) -> dict[str, float]:
-    """Low-rank adapters beside products (LoRA, Hu et al. 2021); none in MLPs of a mixture.
-
-    Modules as Hugging Face and Megatron-Core name them; others are named as not counted.
-    """
-    first, last = _adapted_widths(shape)
-    names = [n for n in settings.get("adapters", ()) if n != "nothing"]
-    read, returned = ([of[n] for n in names if n in of] for of in (first, last))
-    said.append(Assumption(_adapters_in_words(names, (*first, "gate_proj", *last))))
-    return {
-        "first_adapters": float(len(read)),
-        "first_adapted": sum(read),
-        "last_adapters": float(len(returned)),
-        "last_adapted": sum(returned),
-        "adapter_dropout": float(settings.get("adapter_dropout", 0.0)),
-    }
-
-
-def _adapted_widths(shape: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
-    """Widths beside the model's of modules that read it, and of those that return it."""
-    queries, keys = (shape[n] * shape["head_dim"] for n in ("n_heads", "n_kv_heads"))
-    mlp = shape["d_ff"] if shape["n_experts"] <= 1.0 else 0.0
-    up = 1.0 + shape["gated_mlp"]
-    first = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "linear_qkv": queries + 2.0 * keys}
-    first |= {"up_proj": mlp, "linear_fc1": up * mlp} | ({"gate_proj": mlp} if up > 1.0 else {})
-    last = {"o_proj": queries, "linear_proj": queries, "down_proj": mlp, "linear_fc2": mlp}
-    return first, last
-
-
-def _adapters_in_words(names: Sequence[str], known: Sequence[str]) -> str:
-    """Which adapters there are, and which of them are not counted."""
-    text = f"adapters on {', '.join(names) or 'nothing'}"
-    if unknown := [name for name in names if name not in known]:
-        every = ", ".join(dict.fromkeys(known))
-        text += f"; not counted: {', '.join(unknown)} (known are {every})"
-    return text
-
-
-def _infer_gated(model: Model, given: np.ndarray, said: Sequence[list]) -> Model:
-    """The other `gated_mlp` where the published parameter count contradicts the one at hand and
-    agrees with that one, tied or not: tables that read two matrices from `d_ff / d_model` make
-    models a quarter smaller."""
-    gated = np.broadcast_to(np.asarray(value(model, "gated_mlp", 1.0)), given.shape)
-    if not having(model, "gated_mlp"):
-        return model
-
-    def gap(of: Model) -> np.ndarray:
-        counts = [
-            parameters(of.replace(tied_embeddings=np.full_like(given, tied))) for tied in (0.0, 1.0)
-        ]
-        off = np.abs(np.asarray(counts, dtype=np.float64) / given - 1.0)
-        return np.min(off, axis=0)
-
-    wrong = (gap(model) > FAR) & (gap(_with_gates(model, True)) < NEAR)
-    for i in map(int, np.flatnonzero(wrong)):
-        text = f"n_params says so, with {gated[i]:g} they would be over {FAR:.0%} off"
-        said[i].append(Assumption(f"gated_mlp {1.0 - gated[i]:g}: {text}"))
-    return _with_gates(model, wrong)
-
-
-def _with_gates(model: Model, other: np.ndarray | bool) -> Model:
-    """The model with a gate in its MLPs where there was none, and the other way round."""
-
-    def turned(part: Any) -> Any:
-        if "gated_mlp" not in part.__dataclass_fields__:
-            return part
-        return part.replace(gated_mlp=np.where(other, 1.0 - part.gated_mlp, part.gated_mlp))
-
-    return model.replace(feeds=tuple(map(turned, model.feeds)))
-
-
-def _infer_tied(model: Model, given: np.ndarray, said: Sequence[list]) -> Model:
-    """Tied embeddings where the published parameter count is clearly (three times) nearer to the
-    count with them; without a published count, as the catalog has it; else untied.
-
-    Counts are rounded as published, so a near tie between the two says nothing.
-    """
-    none = np.zeros_like(given)
-    given = np.nan_to_num(given)
-    untied = np.asarray(parameters(model.replace(tied_embeddings=none)), dtype=np.float64)
-    whole = untied - np.asarray(model.vocab * model.d_model)
-    tied = (given > 0.0) & (3.0 * np.abs(given - whole) < np.abs(given - untied))
-    known = np.asarray(model.tied_embeddings)
-    open_ = (given <= 0.0) & (known >= 0.0)
-    for i, texts in enumerate(said):
-        by = "as of the catalog" if open_[i] else "n_params says so"
-        is_tied = bool(known[i]) if open_[i] else bool(tied[i])
-        texts.append(Assumption(f"embeddings tied: {by}" if is_tied else "embeddings not tied"))
-    return model.replace(tied_embeddings=np.where(open_, known, tied).astype(np.float64))
-
-
-def settled(model: Model, questions: Sequence[Question], said: Sequence[list]) -> Model:
-    """Shapes `[n]` with what published counts of parameters decide: a third matrix of the MLP, tied
-    embeddings. A count that still contradicts the shape is said."""
-    given = np.array([q.number("n_params") or np.nan for q in questions])
-    own = np.array([q.model is not None for q in questions])
-    found = _infer_tied(_infer_gated(model, np.where(own, np.nan, given), said), given, said)
-    tied = np.where(own, np.asarray(model.tied_embeddings), np.asarray(found.tied_embeddings))
-    found = found.replace(tied_embeddings=tied)
-    for i, count in enumerate(np.asarray(parameters(found), dtype=np.float64)):
-        if abs(count / given[i] - 1.0) > FAR:
-            text = f"is not the {count:.4g} of the shape's columns, which are used: check both"
-            said[i].append(Assumption(f"n_params {given[i]:.4g} {text}"))
-    return found

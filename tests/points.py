@@ -63,6 +63,8 @@ MODEL = Model(
             qk_extra=30.0,
             window=900.0,
             chunk=2900.0,
+            own_keys=0.9,
+            own_values=0.6,
             small=500.0,
         ),
         Attention(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmodel import blocks, counts, launching, layer, placement, smooth, step, tables, traffic
-from dmodel.blocks import attention, dense, experts, mamba, part
+from dmodel.blocks import attention, dense, experts, mamba, part, sparse
 from dmodel.cost import collectives, compute, interference, memory, overlap, pipeline, power
 from dmodel.footprint import Footprint
 from dmodel.records import Cluster
@@ -243,6 +243,24 @@ TERMS: dict[str, Term] = {
         ],
         soft=True,
     ),
+    "smooth.maximum_of_two": plain(
+        smooth.maximum_of_two,
+        [(1.0, 0.7), (3.0, 2.9)],
+        [(0.0, 0.0), (1.0, 1.0), (0.0, 1.0), (1e300, 1e-300)],
+        soft=True,
+    ),
+    "smooth.minimum_of_two": plain(
+        smooth.minimum_of_two,
+        [(1.0, 0.7), (3.0, 2.9)],
+        [(0.0, 0.0), (1.0, 1.0), (0.0, 1.0)],
+        soft=True,
+    ),
+    "smooth.positive": plain(smooth.positive, [(0.4,), (1.7,)], [(0.0,), (-1.0,)]),
+    "smooth.with_slope": plain(
+        smooth.with_slope(lambda at, along: (at[0] ** 2, 2.0 * at[0] * along[0]))(lambda x: x * x),
+        [(0.4,), (1.7,)],
+        [(0.0,)],
+    ),
     "smooth.minimum": plain(
         smooth.minimum,
         [([1.0, 0.7, 1.2],), ([3.0, 2.9, 0.1],)],
@@ -283,6 +301,9 @@ TERMS: dict[str, Term] = {
     "tables.times": plain(
         lambda a, b: (tables.times(a, b), tables.times(1.0, b)), [(0.4, 0.7)], [(0.0, 1.0)]
     ),
+    "tables.columns": plain(
+        lambda a, b: tables.columns(x=[a, 1.0], y=[0.3, b]), [(0.4, 0.7)], [(0.0, 1.0)]
+    ),
     "tables.layer": of_work(lambda m, p: _found(tables.layer(m, p))),
     "tables.parameter_groups": of_model(tables.parameter_groups),
     "tables.layer_keeps": of_work(
@@ -308,6 +329,11 @@ TERMS: dict[str, Term] = {
     "attention.rotated": of_site(lambda at, m: tuple(attention.rotated(at, 5e3))),
     "attention.kernels": of_site(lambda at, m: attention.kernels(at)),
     "attention.scores_kept": of_site(lambda at, m: attention.scores_kept(at, 31.0)),
+    "sparse.scoring": of_site(
+        lambda at, m: (lambda x: (x.flops, x.softmax_bytes, x.behind))(
+            sparse.scoring(at, 1300.0, 5e3, 0.4)
+        )
+    ),
     "dense.activation": plain(lambda x: tuple(dense.activation(x)), [(0.3,)], [(0.0,), (1.0,)]),
     "dense.width_kept": of_site(lambda at, m: dense.width_kept(at, 0.3)),
     "experts.moves": of_site(lambda at, m: experts.moves(at)),
@@ -331,6 +357,7 @@ TERMS: dict[str, Term] = {
     "counts.stage_layers": of_work(counts.stage_layers),
     "counts.residents": of_work(counts.residents),
     "counts.activation_bytes": of_work(counts.activation_bytes),
+    "counts.between_layers": of_work(counts.between_layers),
     "placement.place": Term(
         lambda x, p: placement.place(x["plan"], x["size"]),
         [
@@ -490,14 +517,18 @@ TERMS: dict[str, Term] = {
     ),
     "layer.passes": of_work(layer.passes),
     "layer.layer_work": Term(
-        lambda x, p: layer.layer_work(
-            x["model"],
-            x["plan"],
-            counts.residents(x["model"], x["plan"]),
-            x["system"].chip,
-            x["c"],
-            p,
-        ).at_clock(1.0 + 0.01 * x["plan"].layout.tp),
+        lambda x, p: (
+            layer.layer_work(
+                x["model"],
+                x["plan"],
+                counts.residents(x["model"], x["plan"]),
+                x["system"].chip,
+                x["c"],
+                p,
+            )
+            .at_clock(1.0 + 0.01 * x["plan"].layout.tp)
+            .replace(stacked=None)
+        ),
         STEPS,
         EDGE_STEPS,
         soft=True,

@@ -18,7 +18,7 @@ from dmodel.cli.question import plan, setting
 from dmodel.design import Limits, evaluate, rows
 from dmodel.prediction import answer
 from dmodel.profiles import load, save
-from dmodel.records import LEAVES, leaf
+from dmodel.records import LEAVES, having, leaf
 from dmodel.searching import space_of
 from dmodel.types import InputError
 from tests.stack_files import stack_file
@@ -122,7 +122,7 @@ def test_stages_lie_as_the_stack_lays_them_out(stack, model, devices, pp):
     found = space_of(job)
     laid = varying.stages(found.choices.stack, job.model, np.array([pp]), np.array([1.0]))
     own = float(laid["stage_excess"][0]), float(laid["head_displaces"][0])
-    one = plan(job, Degrees(pp=pp, ep=8 if float(job.model.n_experts) > 1.0 else 1))[0]
+    one = plan(job, Degrees(pp=pp, ep=8 if having(job.model, "n_experts") else 1))[0]
     assert (float(one.layout.stage_excess), float(one.layout.head_displaces)) == own != (0.0, 0.0)
     told = "as the stack lays them out"
     assert any(told in str(each) for each in found.assumptions)

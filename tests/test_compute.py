@@ -7,8 +7,8 @@ import pytest
 
 from dmodel import catalog
 from dmodel.cost import compute
-from dmodel.counts import Matmuls
 from dmodel.records import Plan
+from dmodel.tables import Matmuls
 from tests.points import CHIP, COEFFICIENTS, IDEAL
 
 PLAIN = IDEAL.replace(

@@ -33,7 +33,7 @@ from dmodel.design.front import undominated
 from dmodel.design.judge import rank_key
 from dmodel.footprint import LEAST
 from dmodel.question import Question
-from dmodel.records import Plan
+from dmodel.records import Plan, sized
 from dmodel.searching import space_of
 from dmodel.searching import stated as state
 from dmodel.settings import changed
@@ -239,7 +239,7 @@ def test_no_plan_undercuts_its_bound_where_exchanges_and_transfers_stand_out(ove
         launch=jnp.asarray(0.01),
     )
     p = stated(
-        MIXTRAL.replace(d_ff=2048.0, vocab=1000.0),
+        sized(MIXTRAL, d_ff=2048.0, vocab=1000.0),
         64,
         256,
         slow,

@@ -15,10 +15,11 @@ from calibration.importers.source import Line
 from dmodel import Plan, catalog
 from dmodel.emit import TARGETS, Job, emit
 from dmodel.emit.sheet import Sheet
-from dmodel.records import LEAVES, leaf
+from dmodel.records import LEAVES, having, leaf, sized
 from dmodel.settings import parse
 from dmodel.types import InputError
 from tests.plans import plan as plan_of
+from tests.points import EDGE_MODELS
 
 DENSE = catalog.transformer("llama-3-70b", 8192)
 LARGEST = catalog.transformer("llama-3.1-405b", 8192)
@@ -304,7 +305,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("target", "shape", "plan", "says"), BROKEN)
 def test_rules_of_a_framework_that_a_valid_plan_breaks_are_named(target, shape, plan, says):
-    found = emit(target, job(DENSE.replace(**shape), "", **plan))
+    found = emit(target, job(sized(DENSE, **shape), "", **plan))
     assert any(says in rule for rule in found.broken), found.broken
 
 
@@ -558,3 +559,14 @@ def test_how_kernels_are_started_is_told_where_a_framework_can_be():
         "torchtitan",
         "maxtext",
     }
+
+
+@pytest.mark.parametrize("target", FRAMEWORKS)
+@pytest.mark.parametrize("index", [0, 8, 11, 12])
+def test_layers_that_launchers_of_decoders_do_not_build_are_named(target, index):
+    """Scans, gates of the output and picked keys; plain decoders have none."""
+    model = EDGE_MODELS[index]
+    whole = sized(model, n_kv_heads=11.0) if having(model, "n_kv_heads") else model
+    found = emit(target, job(whole, "", devices=8, batch=8))
+    named = {x.field for x in found.left_out}
+    assert ("hybrid" in named) == (index > 0)

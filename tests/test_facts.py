@@ -8,7 +8,7 @@ from calibration.traces import published, read, to_cases
 from dmodel.catalog.facts import apply
 from dmodel.catalog.stack import stack
 from dmodel.deciding import LEAVES
-from dmodel.records import leaf
+from dmodel.records import leaf, value
 from dmodel.step import memory_use
 from tests.rows import answered, job, table_file
 
@@ -172,8 +172,8 @@ def test_nemotron_3_super_and_ultra_are_read_by_their_recipes():
         cases.take(np.flatnonzero(named == f"nemotron-3-{name}")) for name in ("super", "ultra")
     )
     assert (len(sup), len(ultra)) == (30, 2)
-    assert set(np.asarray(sup.model.expert_rank)) == {1024.0}
-    assert set(np.asarray(ultra.model.expert_rank)) == {2048.0}
+    assert set(np.asarray(value(sup.model, "expert_rank"))) == {1024.0}
+    assert set(np.asarray(value(ultra.model, "expert_rank"))) == {2048.0}
     assert set(np.asarray(sup.model.n_mtp)) == set(np.asarray(ultra.model.n_mtp)) == {1.0}
     four = np.asarray(sup.plan.precision.operand_bytes) == 0.5
     np.testing.assert_allclose(sup.plan.precision.wide_layers, np.where(four, 15.0 / 88.0, 0.0))

@@ -20,7 +20,7 @@ PACKAGES = ("dmodel", "calibration", "experiments")
 
 BASE = {"types", "smooth", "once"}
 RECORDS = {"records", "coefficients"}
-TABLES = BASE | RECORDS | {"blocks", "tables"}
+TABLES = BASE | RECORDS | {"traced", "blocks", "tables"}
 BELOW_COST = TABLES | {"footprint", "counts", "launching", "traffic", "placement"}
 BELOW_RUN = BELOW_COST | {
     "cost",
@@ -46,11 +46,11 @@ BELOW_REPORT = BELOW_RUN | {
 }
 BELOW_REPORT |= {"uncertainty", "codesign"}
 
-QUESTION = BASE | {"blocks", "catalog", "columns", "layouts", "profiles", "records"}
+QUESTION = BASE | {"blocks", "catalog", "columns", "layouts", "profiles", "records", "unlike"}
 """What a question in words stands on."""
 
 WORDS = QUESTION | {"question", "checks", "recomputation", "shape", "settings", "resolve"}
-WORDS |= {"described", "deciding", "laid_out", "machine", "varying", "asked"}
+WORDS |= {"adapters", "counted", "described", "deciding", "laid_out", "machine", "varying", "asked"}
 """From words to records, and what stands on nothing above it."""
 
 ANSWERS = {"prediction", "explain", "searching", "api"}
@@ -63,7 +63,9 @@ ALLOWED: dict[str, set[str]] = {
     "records": BASE | {"coefficients", "footprint"},
     "footprint": BASE | {"coefficients"},
     "blocks": BASE | RECORDS,
-    "tables": BASE | RECORDS | {"blocks"},
+    "traced": {"types"},
+    "tables": BASE | RECORDS | {"traced", "blocks"},
+    "unlike": BASE | RECORDS | {"blocks"},
     "counts": TABLES,
     "launching": TABLES,
     "traffic": TABLES,
@@ -75,27 +77,31 @@ ALLOWED: dict[str, set[str]] = {
     "messages": BELOW_COST | {"cost"},
     "hiding": BELOW_COST | {"cost", "physics", "messages"},
     "step": BELOW_COST | {"cost", "physics", "breakdown", "layer", "messages", "hiding"},
+    "by_stage": BELOW_COST | {"cost"},
     "goodput": BASE,
     "topology": BASE | {"records"},
     "stages": BASE,
     "columns": set(),
-    "layouts": BASE | {"stages"},
+    "layouts": BASE | {"stages", "unlike"},
     "question": QUESTION,
     "checks": BASE | {"question"},
     "recomputation": BELOW_COST | {"cost", "question"},
-    "shape": QUESTION | {"counts", "question"},
-    "settings": QUESTION | {"question", "recomputation"},
+    "adapters": {"question"},
+    "counted": QUESTION | {"counts", "question"},
+    "shape": QUESTION | {"adapters", "counted", "counts", "question"},
+    "settings": QUESTION | {"question", "recomputation", "shape"},
     "described": QUESTION | {"question", "settings"},
     "deciding": QUESTION | {"described", "question"},
     "laid_out": QUESTION | {"question"},
     "machine": QUESTION | {"question", "deciding"},
     "resolve": QUESTION
-    | {"question", "checks", "recomputation", "shape", "deciding", "laid_out", "machine", "step"},
+    | {"question", "checks", "recomputation", "counted", "shape", "deciding", "laid_out"}
+    | {"machine", "step"},
     "varying": QUESTION | {"question", "described", "deciding", "resolve"},
     "asked": WORDS | BELOW_RUN,
     "prediction": WORDS
     | BELOW_RUN
-    | {"run", "energy", "sweep", "uncertainty", "explain", "report"},
+    | {"by_stage", "run", "energy", "sweep", "uncertainty", "explain", "report"},
     "terms": BELOW_RUN | {"messages"},
     "explain": WORDS | BELOW_RUN | {"terms", "uncertainty", "prediction"},
     "searching": WORDS | BELOW_RUN | {"run", "sweep", "design"},
@@ -108,7 +114,7 @@ ALLOWED: dict[str, set[str]] = {
     "sensitivity": BELOW_RUN | WORDS | {"run", "sweep", "design"},
     "energy": BELOW_RUN | {"run"},
     "returns": BELOW_RUN | {"run", "energy", "sweep", "design"},
-    "catalog": {"topology", "blocks", "records", "types"},
+    "catalog": {"topology", "blocks", "counts", "records", "types"},
     "emit": {"blocks", "records", "types", "stages"},
     "profiles": {"catalog", "coefficients", "footprint", "types"},
     "uncertainty": BELOW_RUN | {"sweep", "profiles"},
@@ -296,7 +302,7 @@ def test_imports_go_one_way(module):
         ("dmodel.records.model", Import("dmodel.blocks", 1, False)),
         ("dmodel.cost.compute", Import("dmodel.cost.overlap", 1, False)),
         ("dmodel.step", Import("dmodel.design.relax", 1, True)),
-        ("dmodel.catalog.loader", Import("dmodel.counts", 1, False)),
+        ("dmodel.catalog.loader", Import("dmodel.cost.memory", 1, False)),
         ("dmodel.step", Import("calibration.fit", 1, True)),
         ("dmodel.cli", Import("calibration.fit", 1, False)),
         ("dmodel.api", Import("calibration.fit", 1, False)),

@@ -11,9 +11,10 @@ from dmodel.breakdown import TERMS
 from dmodel.coefficients import NAMES
 from dmodel.counts import model_flops_per_token
 from dmodel.profiles import GROUPINGS, Profile, default_profile, members, nearest
+from dmodel.records import stacked
 from dmodel.step import memory_use, step_time
 from tests.fitting import CHIPS, TRUTH, retimed, synthetic
-from tests.points import case
+from tests.points import case, plain
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +160,5 @@ def test_headline_rows_are_dense_16_bit_unflagged_gpus(cases):
     for name, values in changes.items():
         kept = dense_gpu_rows(cases.replace(labels=cases.labels._replace(**{name: values})))
         assert kept.tolist() == [False] + [True] * (n - 1), name
-    experts = cases.replace(
-        model=cases.model.replace(n_experts=np.where(np.arange(n) == 0, 8.0, 1.0))
-    )
+    experts = cases.replace(model=stacked([plain(n_experts=8.0), *[plain()] * (n - 1)]))
     assert dense_gpu_rows(experts).tolist() == [False] + [True] * (n - 1)

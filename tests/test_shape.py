@@ -5,14 +5,21 @@ import pytest
 
 from calibration.traces import read, to_cases, write
 from dmodel import catalog
+from dmodel.blocks import ALL
 from dmodel.counts import parameters
 from dmodel.question import Question
+from dmodel.records import Model, having, value
 from dmodel.resolve import resolve
 from dmodel.settings import changed
 from dmodel.shape import FROM_MODEL, catalog_shape, completed, filled
 from tests.rows import answered, job, table_file, told
 
 BLANK = dict.fromkeys((*FROM_MODEL, "n_params"), "")
+
+
+def size(model: Model, name: str, otherwise: float = 0.0) -> float:
+    """A size of a model of one case by its name."""
+    return float(value(model, name, otherwise))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +40,7 @@ def test_a_blank_shape_is_the_catalogs_of_that_name(tmp_path, changes, sizes):
     table = read(table_file(tmp_path, changes))
     cases = to_cases(table)
     names = ("n_layers", "d_model", "n_kv_heads", "n_experts")
-    assert tuple(float(getattr(cases.model, n)[0]) for n in names) == sizes
+    assert tuple(float(np.ravel(value(cases.model, n, 1.0))[0]) for n in names) == sizes
     write(table, tmp_path / "again.csv")
     (again,), (row,) = read(tmp_path / "again.csv").rows, table.rows
     assert (again.cells, again.filled) == (row.cells, row.filled)
@@ -72,7 +79,7 @@ def test_a_shape_of_the_callers_own_is_the_model():
     words = {"model": "own", "accelerator": "H100-80GB", "n_accel": 8, "global_batch": 8}
     found = resolve(changed(Question({}, model=own), words)).model
     names = ("n_layers", "d_model", "n_kv_heads", "head_dim", "vocab", "tied_embeddings")
-    assert [float(getattr(found, n)) for n in names] == [float(getattr(own, n)) for n in names]
+    assert [size(found, n) for n in names] == [size(own, n) for n in names]
 
 
 @pytest.mark.parametrize(
@@ -91,17 +98,17 @@ def test_a_shape_of_the_callers_own_is_the_model():
 )
 def test_attention_stays_in_packed_documents(changes, window):
     found = answered(**changes)
-    assert float(found.model.windowed) == float(window is not None)
-    assert window is None or float(found.model.window) == window
+    windows = [float(x.window) for x in found.model.mixers if x.window < ALL]
+    assert windows == ([] if window is None else [window])
     assert ("packed of documents, attention costs" in told(found)) == (window is not None)
 
 
 def test_shapes_experts_and_frozen_bases():
     moe = answered(n_experts="8", top_k="2", ep="8").model
-    assert [float(x) for x in (moe.n_experts, moe.top_k, moe.trainable)] == [8.0, 2.0, 1.0]
+    assert [size(moe, n) for n in ("n_experts", "top_k", "trainable")] == [8.0, 2.0, 1.0]
     blank = answered(n_kv_heads="", gated_mlp="", d_ff="16384", flag="lora").model
     names = ("n_kv_heads", "gated_mlp", "trainable", "head_dim")
-    assert [float(getattr(blank, n)) for n in names] == [32.0, 0.0, 0.0, 128.0]
+    assert [size(blank, n) for n in names] == [32.0, 0.0, 0.0, 128.0]
     wide = answered(n_experts="64", top_k="2", ep="64").plan.layout
     assert float(wide.ep) == float(wide.dp * wide.tp * wide.cp) and float(wide.etp) == 1.0
     split = answered(n_experts="8", top_k="2", ep="4", etp="2").plan.layout
@@ -130,7 +137,7 @@ def test_what_no_column_holds_is_the_catalogs_where_name_and_shape_agree():
     assert float(parameters(found.model)) == pytest.approx(671e9, rel=0.001)
     assert "of deepseek-v3 in the catalog" in told(found)
     other = answered(**{**DEEPSEEK, "n_layers": "60"}).model
-    assert float(other.kv_rank) == float(other.n_shared_experts) == 0.0
+    assert not having(other, "kv_rank") and size(other, "shared_ff") == 0.0
 
 
 @pytest.mark.parametrize(
@@ -153,11 +160,11 @@ def test_experts_that_are_padded_take_as_long_as_the_busiest():
     balanced, and so is a single one."""
     experts = {"n_experts": "16", "top_k": "2"}
     padded = answered(stack="kempnerforge/moe-packed", **experts)
-    assert float(padded.model.imbalance) == 4.5 and "4.5 times the mean" in told(padded)
+    assert size(padded.model, "imbalance") == 4.5 and "4.5 times the mean" in told(padded)
     assert "balanced load" not in told(padded)
     other = answered(stack="torchtitan", **experts)
-    assert float(other.model.imbalance) == 1.0 and "balanced load" in told(other)
-    assert float(answered(stack="kempnerforge").model.imbalance) == 1.0
+    assert size(other.model, "imbalance") == 1.0 and "balanced load" in told(other)
+    assert not having(answered(stack="kempnerforge").model, "imbalance")
 
 
 def test_third_matrix_of_the_mlp_follows_a_parameter_count_that_contradicts_the_column():
@@ -167,12 +174,12 @@ def test_third_matrix_of_the_mlp_follows_a_parameter_count_that_contradicts_the_
     shape |= {"n_kv_heads": "64", "head_dim": "128", "vocab": "32000"}
     for column in ("0", "1"):
         found = answered(model="maxtext-16b", gated_mlp=column, n_params="15700328448", **shape)
-        assert float(found.model.gated_mlp) == 1.0
+        assert size(found.model, "gated_mlp") == 1.0
         assert ("n_params says so, with 0" in told(found)) == (column == "0")
     # a count that fits neither, or none at all, leaves the column alone
     for n_params in ("9e9", ""):
         found = answered(model="mine", gated_mlp="0", n_params=n_params, **shape)
-        assert float(found.model.gated_mlp) == 0.0
+        assert size(found.model, "gated_mlp") == 0.0
 
 
 def test_blank_head_size_of_a_known_model_is_the_catalogs():
@@ -180,11 +187,11 @@ def test_blank_head_size_of_a_known_model_is_the_catalogs():
     shape |= {"n_kv_heads": "4", "vocab": "151936", "n_experts": "128", "top_k": "8"}
     shape |= {"head_dim": "", "model": "qwen3-30b-a3b"}
     known = answered(**shape)
-    assert float(known.model.head_dim) == 128.0
+    assert size(known.model, "head_dim") == 128.0
     assert "head_dim blank: 128, the catalog's" in told(known).splitlines()
     # another shape under that name is another model
-    assert float(answered(**{**shape, "n_layers": "24"}).model.head_dim) == 64.0
-    assert float(answered(**{**shape, "head_dim": "96"}).model.head_dim) == 96.0
+    assert size(answered(**{**shape, "n_layers": "24"}).model, "head_dim") == 64.0
+    assert size(answered(**{**shape, "head_dim": "96"}).model, "head_dim") == 96.0
 
 
 def test_embeddings_are_tied_only_when_the_parameter_count_says_so():
@@ -220,7 +227,7 @@ MIXTURE = {
 )
 def test_a_blank_count_of_visited_experts_is_stated(changes, visited, said):
     found = answered(**{**MIXTURE, **changes})
-    assert float(found.model.top_k) == visited
+    assert size(found.model, "top_k", 1.0) == visited
     texts = [text for text in told(found).splitlines() if text.startswith("top_k")]
     assert (len(texts) == 1 and texts[0].startswith(said)) if said else not texts
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from dmodel import coefficients
-from dmodel.records import Chip, Cluster, Model, Network, Plan, leaf
+from dmodel.catalog.shapes import decoder
+from dmodel.records import Chip, Cluster, Network, Plan, leaf
 from dmodel.step import memory_use, step_time
 
 # the package gives the function of that name
@@ -39,7 +40,7 @@ SYSTEM = Cluster(
         in_network_reduction=np.array([0.0, 0.0]),
     ),
 )
-MODEL = Model(
+MODEL = decoder(
     n_layers=32.0,
     d_model=4096.0,
     d_ff=14336.0,

@@ -13,6 +13,7 @@ from calibration.traces import fingerprint, published, read, split, to_cases, wr
 from dmodel import counts
 from dmodel.coefficients import SPECS
 from dmodel.profiles import load
+from dmodel.records import value
 from dmodel.resolve import never_recompute
 from dmodel.types import InputError
 
@@ -80,7 +81,8 @@ def test_long_sequences_of_llm_foundry_tell_the_rate_of_its_attention(chip, tflo
     seconds = labels.step_time_s * labels.n_accel / (np.asarray(cases.plan.global_batch) * length)
     (short,), (long,) = (np.flatnonzero(asked & (length == s)) for s in (512.0, 32768.0))
     model = jax.tree.map(lambda x: np.asarray(x)[short], cases.model)
-    flops = 7.0 * model.n_layers * model.n_heads * model.head_dim * (32768.0 - 512.0)
+    heads = value(model, "n_heads") * value(model, "head_dim")
+    flops = 7.0 * model.n_layers * heads * (32768.0 - 512.0)
     assert flops / (seconds[long] - seconds[short]) == pytest.approx(1e12 * tflops, rel=0.01)
 
 

@@ -14,17 +14,10 @@ import numpy as np
 
 from dmodel.blocks import KINDS, Attention, Dense, Experts
 from dmodel.catalog.loader import nearest
-from dmodel.records import NONE, Model
+from dmodel.records import NONE, OF_MODEL, Model
 from dmodel.types import InputError, number
 
 Shape = Mapping[str, Any]
-
-OF_MODEL = tuple(
-    name
-    for name in Model.__dataclass_fields__
-    if name not in ("shares", "further", "mixers", "feeds", "pairs", "order")
-)
-"""Sizes of a model that are none of its layers'."""
 
 SIDES = ("mixer", "feed")
 
@@ -93,12 +86,8 @@ def _parts(said: Sequence[Shape | None]) -> tuple[tuple[Any, ...], list[int]]:
     return tuple(found.values()), places
 
 
-def part_of(said: Shape) -> Any:
-    """A mixer or a feed-forward part by its kind and sizes.
-
-    Raises:
-      InputError: an unknown kind, an unknown size, or one that is missing.
-    """
+def _kind_of(said: Shape) -> Any:
+    """The record of a part's kind."""
     kind = KINDS.get(said.get("kind", ""))
     if kind is None:
         close = nearest(str(said.get("kind")), list(KINDS))
@@ -106,6 +95,16 @@ def part_of(said: Shape) -> Any:
         raise InputError(
             f"kind of block: expected one of {', '.join(KINDS)}, got {said.get('kind')!r}{hint}"
         )
+    return kind
+
+
+def part_of(said: Shape) -> Any:
+    """A mixer or a feed-forward part by its kind and sizes.
+
+    Raises:
+      InputError: an unknown kind, an unknown size, or one that is missing.
+    """
+    kind = _kind_of(said)
     sizes = {name: np.float64(value) for name, value in said.items() if name != "kind"}
     fields = kind.__dataclass_fields__
     if unknown := [name for name in sizes if name not in fields]:

@@ -183,6 +183,11 @@ def leave_what_no_launcher_knows(sheet: Sheet) -> None:
         not is_mixture(sheet),
         "how uneven routing is follows from data and router; no framework takes it as a setting",
     )
+    sheet.keeps(
+        "sparse_kernels",
+        not sheet["hybrid"] or bool(sheet["sparse_kernels"]),
+        "kernels of sparse attention are those that the framework has",
+    )
     as_usual(sheet, DECODERS)
 
 

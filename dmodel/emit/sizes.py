@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dmodel.blocks import ALL, Attention, Dense, Experts, Latent
-from dmodel.catalog.shapes import OF_MODEL
-from dmodel.records import NONE, Model, ff_width, value
+from dmodel.records import NONE, OF_MODEL, Model, having
 
 PLAIN = (Attention, Latent)
 """Mixers that launchers of decoders build."""
@@ -32,12 +31,24 @@ def sizes(model: Model) -> dict[str, Any]:
     launchers of decoders build.
     """
     found = {name: getattr(model, name) for name in OF_MODEL if name != "small"}
-    found |= {name: value(model, name, otherwise) for name, otherwise in NAMED.items()}
-    found |= {"n_kv_heads": value(model, "n_kv_heads", found["n_heads"]), "d_ff": ff_width(model)}
+    found |= {name: _first(model, name, otherwise) for name, otherwise in NAMED.items()}
+    found |= {"n_kv_heads": _first(model, "n_kv_heads", found["n_heads"]), "d_ff": _width(model)}
     found |= _windows(model) | _leading(model)
-    shared = value(model, "shared_ff", 0.0)
+    shared = _first(model, "shared_ff", 0.0)
     found["n_shared_experts"] = float(shared) / float(found["d_ff"])
     return found | {"hybrid": float(_is_hybrid(model))}
+
+
+def _first(model: Model, name: str, otherwise: Any) -> Any:
+    """A size of the first part that has it; where others differ, the model is `hybrid`."""
+    there = having(model, name)
+    return getattr(there[0], name) if there else otherwise
+
+
+def _width(model: Model) -> Any:
+    """Width of a routed expert, else of the MLP."""
+    routed = having(model, "n_experts")
+    return routed[0].d_ff if routed else _first(model, "d_ff", 1.0)
 
 
 def _windows(model: Model) -> dict[str, float]:
@@ -70,5 +81,12 @@ def _is_hybrid(model: Model) -> bool:
         for mixer in model.mixers
         for name, usual in UNUSUAL.items()
     )
-    heads = {(float(m.n_heads), float(m.head_dim)) for m in model.mixers if type(m) in PLAIN}
-    return lacking or odd or unusual or len(heads) > 1 or len(model.feeds) > 2
+    heads = {_heads(mixer) for mixer in model.mixers if type(mixer) in PLAIN}
+    several = len({type(feed) for feed in model.feeds}) < len(model.feeds)
+    return lacking or odd or unusual or len(heads) > 1 or several
+
+
+def _heads(mixer: Any) -> tuple[float, ...]:
+    """Heads of a mixer, and their width."""
+    names = ("n_heads", "n_kv_heads", "head_dim")
+    return tuple(float(getattr(mixer, name, 0.0)) for name in names)

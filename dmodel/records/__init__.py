@@ -5,6 +5,7 @@ from dmodel.records.cluster import Chip, Cluster, Network
 from dmodel.records.layout import PLACEMENT, SCHEDULES, Layout
 from dmodel.records.model import (
     NONE,
+    OF_MODEL,
     Block,
     Model,
     check_counts,
@@ -26,6 +27,7 @@ __all__ = [
     "BUCKET_GRADIENTS_PER_RANK",
     "LEAVES",
     "NONE",
+    "OF_MODEL",
     "PLACEMENT",
     "SCHEDULES",
     "Block",

@@ -239,15 +239,14 @@ def stacked(models: Sequence[Model]) -> Model:
 
 def _own_sizes(models: Sequence[Model]) -> dict[str, Any]:
     """Sizes of models that are none of their layers', `[n]` each."""
-    return {
-        name: np.array([getattr(model, name) for model in models], np.float64)
-        for name in Model.__dataclass_fields__
-        if name not in INSIDE
-    }
+    return {n: np.array([getattr(model, n) for model in models], np.float64) for n in OF_MODEL}
 
 
 INSIDE = ("shares", "further", "mixers", "feeds", "pairs", "order")
 """Fields that are made of kinds of layers."""
+
+OF_MODEL = tuple(name for name in Model.__dataclass_fields__ if name not in INSIDE)
+"""Sizes of a model that are none of its layers'."""
 
 Slot = tuple[type, int]
 """A part's kind, and the how manieth of that kind it is."""

@@ -78,8 +78,8 @@ def _marked(mark: str) -> frozenset[str]:
     return frozenset(f"{prefix}.{n}" for prefix, kind in every for n in getattr(kind, mark, ()))
 
 
-SWITCHES, EXPERTS = _marked("CHOICES"), _marked("OF_EXPERTS")
-"""Inputs that are choices, and those that say nothing of a dense model."""
+SWITCHES = _marked("CHOICES")
+"""Inputs that are choices."""
 
 
 class Point(struct.PyTreeNode, kw_only=True):
@@ -234,14 +234,12 @@ def kind(name: str) -> str:
     return "rate" if base_name(name) in RATES else "time" if base_name(name) in TIMES else "other"
 
 
-def reason_without(name: str, at: float, dense: bool, sharded: bool) -> str | None:
+def reason_without(name: str, at: float, sharded: bool) -> str | None:
     """Why an input has no elasticity, or None."""
     base = base_name(name)
     record, _, field = base.rpartition(".")
     if base in SWITCHES or f"{record.split('.')[0]}.{field}" in SWITCHES:
         return "a choice, not a size"
-    if dense and base in EXPERTS:
-        return "a dense model has no experts"
     if base == "plan.shard" and not sharded:
         return "ZeRO stage 0 shards nothing"
     if isinf(at):

@@ -13,7 +13,7 @@ from flax import struct
 
 from dmodel.coefficients import Coefficients
 from dmodel.footprint import Footprint
-from dmodel.records import Cluster, Model, Plan, value
+from dmodel.records import Cluster, Model, Plan
 from dmodel.sensitivity.case import Inputs, Point, group, inputs, kind, make_case, reason_without
 from dmodel.sensitivity.goal import Goal
 from dmodel.sensitivity.gradient import NUDGE, elasticities_of, evaluate
@@ -83,17 +83,14 @@ KINK = 1e-5
 def asked(known: Inputs, case: Point, output: str) -> tuple[list[int], list[LeftOut]]:
     """Places of the inputs that have an elasticity of an output, and those that have none, and
     why."""
-    dense, sharded = (
-        float(value(case.model, "n_experts", 1.0)) <= 1.0,
-        float(case.plan.layout.zero) > 0.0,
-    )
+    sharded = float(case.plan.layout.zero) > 0.0
     kept, left_out = [], []
     for i, (name, at) in enumerate(zip(known.names, known.values.tolist(), strict=True)):
         if (name.startswith("run.") and output not in OF_THE_RUN) or (
             name.startswith("footprint.") and output != "memory"
         ):
             continue
-        reason = reason_without(name, at, dense, sharded)
+        reason = reason_without(name, at, sharded)
         if reason is None:
             kept.append(i)
         else:

@@ -165,12 +165,9 @@ def _limits(known: Inputs, unit: dict[str, np.ndarray]) -> tuple[Form, ...]:
     """What degrees and shares may not exceed, each ≤ 0."""
     chunked = unit["pp"] + unit.get("interleave", 0.0)
     batch = unit["dp"] + unit["micro_batch"]
+    heads = [n for n in known.names if n.startswith("model.") and n.endswith(".n_heads")]
     above = [
-        *(
-            Form("tp = heads", unit["tp"], {place: -1.0})
-            for place, name in enumerate(known.names)
-            if name.startswith("model.") and name.endswith(".n_heads")
-        ),
+        *(Form("tp = heads", unit["tp"], {known.index(n): -1.0}) for n in heads),
         Form("cp = sequence", unit["cp"], {known.index("model.seq_len"): -1.0}),
         Form("stages = layers", chunked, {known.index("model.n_layers"): -1.0}),
         Form("one micro-batch", batch, {known.index("plan.global_batch"): -1.0}),
