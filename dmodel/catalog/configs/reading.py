@@ -173,7 +173,7 @@ def _of_source(found: Source, family: Family, known: Rules, word: str) -> Iterat
     if found.nested:
         yield f"the language model in {found.nested!r} is read"
     if outside:
-        yield f"what {outside} say is left out"
+        yield f"other towers are left out: {outside}"
     if not word:
         yield f"{_unknown(found)}: read by its keys, as a decoder"
     elif not found.nested and word != found.types[0]:
