@@ -154,6 +154,12 @@ def _levels(size: Array) -> tuple[jax.Array, jax.Array]:
     ]
 
 
+def _in_order(placement: Sequence[str]) -> list[str]:
+    """Intervals on the device axis, innermost first."""
+    apart = {"dp": ("shard", "replica"), "ep": ()}
+    return [part for name in placement for part in apart.get(name, (name,))]
+
+
 def place(plan: Plan, size: Array) -> Groups:
     """Members of each group at each level, in the plan's placement order.
 
@@ -168,12 +174,7 @@ def place(plan: Plan, size: Array) -> Groups:
     if isinstance(layout, Ordered):
         return _place_ordered(layout, size)
     logs = dict(zip(SIZES, jnp.unstack(_log_sizes(layout)), strict=True))
-    order = [
-        part
-        for name in layout.placement
-        if name != "ep"
-        for part in (("shard", "replica") if name == "dp" else (name,))
-    ]
+    order = _in_order(layout.placement)
     ends = list(accumulate((logs[name] for name in order), initial=jnp.zeros_like(logs["tp"])))
     experts = _expert_bounds(logs, layout.placement)
     if order[-1] == "pp":

@@ -76,14 +76,15 @@ def _is_hybrid(model: Model) -> bool:
     lacking = any(NONE in pair for pair in model.pairs)
     odd = any(type(mixer) not in PLAIN for mixer in model.mixers)
     odd |= any(not isinstance(feed, Dense | Experts) for feed in model.feeds)
-    unusual = any(
-        float(getattr(mixer, name, usual)) != usual
-        for mixer in model.mixers
-        for name, usual in UNUSUAL.items()
-    )
+    unusual = any(map(_is_unusual, model.mixers))
     heads = {_heads(mixer) for mixer in model.mixers if type(mixer) in PLAIN}
     several = len({type(feed) for feed in model.feeds}) < len(model.feeds)
     return lacking or odd or unusual or len(heads) > 1 or several
+
+
+def _is_unusual(mixer: Any) -> bool:
+    """Whether a mixer has sizes that launchers have no words for."""
+    return any(float(getattr(mixer, name, usual)) != usual for name, usual in UNUSUAL.items())
 
 
 def _heads(mixer: Any) -> tuple[float, ...]:
