@@ -87,6 +87,8 @@ def stages(
         own = _stage_model(model, kinds, last)
         if not (first or last):
             own = own.replace(vocab=0.0)
+        if not first:
+            own = own.replace(small=0.0)
         if first and last:
             own = own.replace(tied_embeddings=model.tied_embeddings)
         whole = jax.tree.map(float, memory(own, alone, alive, alive, footprint))

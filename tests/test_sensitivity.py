@@ -11,7 +11,7 @@ import pytest
 from dmodel import catalog
 from dmodel.coefficients import NAMES, default
 from dmodel.footprint import LEAST
-from dmodel.records import Plan, leaf
+from dmodel.records import Plan, leaf, sized, value
 from dmodel.sensitivity import OUTPUTS, elasticities, make_case
 from dmodel.step import step_time
 from dmodel.types import InputError
@@ -83,17 +83,16 @@ def bumped(system, plan, name: str, factor: float):
         "coefficients": COEFFICIENTS,
     }
     records |= {"footprint": LEAST, "run": GOAL}
-    value = np.array(
-        leaf(plan, field) if record == "plan" else getattr(records[record], field), dtype=float
-    )
+    read, changed = {
+        "plan": (leaf, Plan.having),
+        "model": (value, sized),
+    }.get(record, (getattr, lambda of, **one: of.replace(**one)))
+    size = np.array(read(records[record], field), dtype=float)
     if level:
-        value[int(level)] *= factor
+        size[int(level)] *= factor
     else:
-        value = value * factor
-    if record == "plan":
-        records[record] = plan.having(**{field: value})
-    else:
-        records[record] = records[record].replace(**{field: value})
+        size = size * factor
+    records[record] = changed(records[record], **{field: size})
     system = system.replace(chip=records["chip"], network=records["network"])
     return make_case(
         system, *(records[name] for name in ("model", "plan", "coefficients", "footprint", "run"))
@@ -213,7 +212,9 @@ def test_every_number_is_named_once():
     """What has an elasticity and what is left out is all there is, with reasons."""
     e = found(IDS.index("node just full"))
     names = [x.name for x in e.entries] + [x.name for x in e.left_out]
-    assert len(names) == len(set(names)) == 9 + 5 * 2 + 39 + 56 + len(NAMES)
+    # of the model its own, a kind of layer, attention and an MLP
+    model = 14 + 2 + 10 + 3
+    assert len(names) == len(set(names)) == 9 + 5 * 2 + model + 57 + len(NAMES)
     reasons = {x.name: x.reason for x in e.left_out}
     assert reasons["network.size[1]"] == "infinite"
     choices = (

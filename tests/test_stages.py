@@ -4,8 +4,9 @@ step."""
 import numpy as np
 import pytest
 
-from dmodel import catalog
+from dmodel import by_stage, catalog, unlike
 from dmodel.coefficients import default
+from dmodel.counts import parameters
 from dmodel.design import Choices, design
 from dmodel.design import rows as rows_
 from dmodel.design.constraints import violated
@@ -13,6 +14,8 @@ from dmodel.design.optimum import problem
 from dmodel.layouts import Pipeline, stages
 from dmodel.stages import held, layout, short_by
 from dmodel.step import step_time
+from dmodel.unlike import kinds_of
+from tests import reference_parts
 from tests.plans import plan as plan_of
 from tests.points import COEFFICIENTS, quick
 
@@ -186,3 +189,70 @@ def test_a_step_with_a_layer_less_at_the_ends_lies_between_those_of_fewer_and_mo
     assert times[112] < times[126] < times[128]
     head = float(STEP(SYSTEM, LARGE.replace(n_layers=126.0), plans[126], COEFFICIENTS).head)
     assert head < float(STEP(SYSTEM, LARGE.replace(n_layers=128.0), plans[128], COEFFICIENTS).head)
+
+
+def flops(model, plan, mixer, feed):
+    """Forward FLOPs of a layer by the reference."""
+    found = 0.0
+    for part in filter(None, (mixer, feed)):
+        rows = reference_parts.products(part, model, plan)
+        found += sum(2.0 * x.rows * x.columns * x.inner * x.copies for x in rows)
+        found += sum(x.flops for x in reference_parts.cores(part, model, plan))
+    return found
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "nemotron-h-8b", "gpt-oss-20b"])
+def test_unlike_layers_count_by_their_flops(name):
+    model = catalog.transformer(name, 4096.0)
+    found = kinds_of(model)
+    if not model.order:
+        assert found is None
+        return
+    by_hand = np.array([flops(model, unlike.ALONE, *block[:2]) for block in model.blocks])
+    mean = sum(float(s) * x for s, x in zip(model.shares, by_hand, strict=True))
+    assert found.order == model.order
+    np.testing.assert_allclose(found.costs, by_hand / mean, rtol=1e-12)
+    assert found.further == pytest.approx(
+        float(model.n_mtp) * sum(np.array(model.further) * found.costs)
+    )
+
+
+def test_layers_that_are_alike_have_no_kinds():
+    assert kinds_of(LARGE) is None
+
+
+def test_a_stage_takes_what_its_layers_do():
+    """Light layers first, heads of further tokens on the last chunk."""
+    kinds = unlike.Kinds((0, 0, 1, 1, 1, 1), (0.4, 1.3), 0.5)
+    assert unlike.loads(kinds, (2, 2, 2), 3) == pytest.approx([0.8, 2.6, 3.1])
+    # of two chunks a stage
+    assert unlike.loads(kinds, (1, 2, 2, 1), 2) == pytest.approx([3.0, 1.7 + 1.3 + 0.5])
+
+
+def test_stages_hold_all_of_a_model_between_them():
+    """Layers, and weights but for a last norm on each; on the first most micro-batches are in
+    flight, the logits are on the last."""
+    model = catalog.transformer("llama-2-7b", 4096.0)
+    plan = plan_of(model, 32, global_batch=64, tp=4, pp=4)
+    found = by_stage.stages(model, plan, (9, 8, 8, 7))
+    assert [x.layers for x in found] == [9.0, 8.0, 8.0, 7.0]
+    assert [x.in_flight for x in found] == [4.0, 3.0, 2.0, 1.0]
+    whole = sum(x.memory.weights for x in found) - 3.0 * 2.0 * float(model.d_model) / 4.0
+    assert whole == pytest.approx(2.0 * float(parameters(model)) / 4.0, rel=1e-12)
+    assert [x.memory.logits > 0.0 for x in found] == [False, False, False, True]
+    one, two = (x.memory.activations for x in found[:2])
+    assert one == pytest.approx(two * 9.0 * 4.0 / (8.0 * 3.0), rel=1e-12)
+
+
+def test_stages_hold_the_kinds_of_layers_in_their_order():
+    """DeepSeek-V3: dense layers are on the first stage, with the embedding."""
+    model = catalog.transformer("deepseek-v3", 4096.0)
+    plan = plan_of(model, 64, global_batch=64, pp=4, ep=16)
+    found = by_stage.stages(model, plan, (15, 15, 15, 16))
+    assert sum(x.layers for x in found) == 61.0
+    each = [x.memory.weights for x in found]
+    dense, experts = (feed.parameters(model.d_model) for feed in model.feeds)
+    lighter = float(experts.total - experts.routed * 15.0 / 16.0 - dense.total)
+    embedding = float(model.vocab * model.d_model)
+    assert each[1] == pytest.approx(each[2], rel=1e-12)
+    assert each[0] - each[1] == pytest.approx(2.0 * (embedding - 3.0 * lighter), rel=1e-9)

@@ -116,7 +116,7 @@ USED_AND_ASIDE = {
     "maxtext-custom": (0, 7),
     "maxtext-readme": (40, 0),
     "megascale": (16, 0),
-    "megatron-bridge": (256, 2),
+    "megatron-bridge": (258, 0),
     "megatron-lm-h100-weak": (0, 9),
     "megatron-lm-llama": (3, 0),
     "megatron-sc21-t1": (10, 0),
