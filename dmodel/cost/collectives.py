@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from dmodel.cost.levels import (
+from dmodel.levels import (
     OWN_PART,
     Fabric,
     Groups,
