@@ -296,4 +296,6 @@ def test_a_placement_as_numbers_is_the_placement_by_name(order):
         place(plan, size),
         place(plan.replace(layout=Ordered(**vars(plan.layout), **numbers)), size),
     )
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12), named, numbered)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12), named, numbered
+    )
