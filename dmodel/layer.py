@@ -83,12 +83,14 @@ def attention_passes(
         nothing = jnp.zeros(jnp.shape(plan.layout.dp))
         return Passes(nothing, nothing)
     core = rows.flops * rows.stretch * each(compute.narrowed(plan))
+    of_case, fitted = jax.tree.map(each, (chip, c))
     newest = compute.attention_passes(
         core,
         rows.exponentials,
         rows.softmax_bytes,
         each(plan.software.flash),
-        *jax.tree.map(each, (chip, c)),
+        of_case,
+        fitted,
         sharpness,
         rows.behind,
     )

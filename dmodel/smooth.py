@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import accumulate
 from math import isinf, log2, prod
-from typing import ParamSpec, overload
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,6 @@ import numpy as np
 from jax import lax
 
 from dmodel.types import Array, at_hand
-
-P = ParamSpec("P")
 
 SHARPNESS = 8.0
 """Default sharpness p: at a tie of two, the smooth maximum is 2^(1/8) = 9 % above the hard one."""
@@ -43,10 +41,10 @@ def _check(sharpness: float) -> None:
 
 def with_slope(
     rule: Callable[..., tuple], static: tuple[int, ...] = ()
-) -> Callable[[Callable[P, jax.Array]], Callable[P, jax.Array]]:
+) -> Callable[[Callable[..., jax.Array]], Callable[..., Any]]:
     """Give a function the rule of its slopes; both are traced once for each shape."""
 
-    def decorated(function: Callable[P, jax.Array]) -> Callable[P, jax.Array]:
+    def decorated(function: Callable[..., jax.Array]) -> Callable[..., Any]:
         made = jax.custom_jvp(function, nondiff_argnums=static)
         made.defjvp(rule)
         return jax.jit(made, static_argnums=static)

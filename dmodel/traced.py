@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def traced_once(function: Callable[P, R]) -> Callable[P, R]:
+def traced_once(function: Callable[..., R]) -> Callable[..., R]:
     """Mark a pure function of records: under a transformation of JAX it is one call of one inner
     program, shared by all calls with records of the same shapes.
 
@@ -31,10 +31,10 @@ def traced_once(function: Callable[P, R]) -> Callable[P, R]:
     inner = jax.jit(arrays, static_argnums=0)
 
     @wraps(function)
-    def called(*records: P.args, **named: P.kwargs) -> R:
+    def called(*records: Any, **named: Any) -> R:
         records = jax.tree.map(lambda x: np.float64(x) if isinstance(x, float) else x, records)
         leaves, tree = jax.tree.flatten(records)
-        if named or not any(isinstance(x, jax.core.Tracer) for x in leaves):
+        if named or not any(isinstance(x, Tracer) for x in leaves):
             return function(*records, **named)
         kind = tree, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves)
         found = iter(inner(kind, records))
