@@ -20,7 +20,7 @@ from dmodel.deciding import LEAVES, first_facts, software
 from dmodel.machine import machine
 from dmodel.question import Assumption, Question, degrees, words
 from dmodel.records import LEAVES as PLAN_LEAVES
-from dmodel.records import OF_MODEL, Cluster, Model, Plan, leaf, stacked, value
+from dmodel.records import NEEDS, OF_MODEL, Cluster, Model, Plan, having, leaf, stacked, value
 from dmodel.types import Array, InputError
 
 OPERAND_BYTES = {
@@ -174,9 +174,9 @@ def part(question: Question, said: list[Assumption]) -> Part:
     asked = known | {n: v for n, v in first.values.items() if n != "recompute"} | layout
     asked["replicas"] = at.dp / layout["shard"]
     found = software(question, asked, first)
-    said.extend(_as_assumption(f) for f in found.facts)
-    question = _meant(question, first.values)
+    place, question = len(said), _meant(question, first.values)
     model = shape.model(question, found.values, said)
+    said[place:place] = [_as_assumption(f) for f in found.facts if _matters(f, model)]
     again = recomputation.again(question, found.values, float(value(model, "n_experts", 1.0)), said)
     leaves = _neutral(found.values)
     said.extend(_usual_bytes(found.values))
@@ -216,6 +216,12 @@ def _usual_bytes(values: Mapping[str, Any]) -> list[Assumption]:
         return []
     listed = ", ".join(f"{BYTES[name]} {LEAVES[name]:g}" for name in left)
     return [Assumption(f"bytes of a parameter: {listed}", about=tuple(left))]
+
+
+def _matters(fact: Fact, model: Model) -> bool:
+    """Whether a fact says something of a model: not, where it is about parts that it lacks."""
+    names = {*fact.sets, *fact.means}
+    return not names <= set(NEEDS) or any(having(model, NEEDS[name]) for name in names)
 
 
 def _as_assumption(fact: Fact) -> Assumption:

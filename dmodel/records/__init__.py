@@ -20,12 +20,18 @@ from dmodel.records.model import (
 )
 from dmodel.records.plan import LEAVES, Plan, flat, leaf
 from dmodel.records.precision import Precision
-from dmodel.records.software import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK, Software
+from dmodel.records.software import (
+    BUCKET_GRADIENTS,
+    BUCKET_GRADIENTS_PER_RANK,
+    NEEDS,
+    Software,
+)
 
 __all__ = [
     "BUCKET_GRADIENTS",
     "BUCKET_GRADIENTS_PER_RANK",
     "LEAVES",
+    "NEEDS",
     "NONE",
     "OF_MODEL",
     "PLACEMENT",

@@ -11,6 +11,10 @@ BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK = 4e7, 1e6
 each rank where that is more (`DistributedDataParallelConfig.bucket_size`, v0.7 to today)."""
 
 
+NEEDS = {"sparse_kernels": "index_top"}
+"""Facts that say nothing of models without parts that have a size: fact → size."""
+
+
 class Software(struct.PyTreeNode, kw_only=True):
     """Facts of a stack, as 0 and 1 where nothing else is said.
 
