@@ -113,7 +113,7 @@ def transformer(name_or_path: str, seq_len: float | None = None) -> Model:
       InputError: unknown name (with the nearest ones), or a file that cannot be used (with the
         reason).
 
-    >>> float(transformer("Llama 3 70B").n_kv_heads)
+    >>> float(transformer("Llama 3 70B").mixers[0].n_kv_heads)
     8.0
     """
     text = str(name_or_path)
