@@ -32,12 +32,8 @@ HALF_WRITTEN = "ignore:Error reading persistent compilation cache entry"
 
 QUICK = ["--xla_backend_optimization_level=0"]
 if jax.__version_info__ < (0, 12):
-    # XLA ends the process at a flag that it does not know, and at some gradients when emitters and
-    # fusions are both the newer ones
-    QUICK += [
-        "--xla_cpu_use_fusion_emitters=false",
-        "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion",
-    ]
+    # XLA ends the process at a flag that it does not know
+    QUICK += ["--xla_cpu_use_fusion_emitters=false"]
 
 LONGEST = (
     "terms",
