@@ -254,16 +254,17 @@ class Parameters(struct.PyTreeNode, kw_only=True):
 def parameter_groups(model: Model) -> Parameters:
     """Parameters by the place where they live.
 
-    `embedding = V h`, `head = V h` unless tied, `+ h` (last norm), what is small beside them, and a
-    projection `2 h → h` with three norms for each head of further tokens.
+    `embedding = V h`, `head = V h` unless tied, `+ h` (last norm), `+ s h` where positions are
+    learned, what is small beside them, and a projection `2 h → h` with three norms for each head of further tokens.
     """
     h, weights = model.d_model, model.weights
     parts = [part.parameters(h) for part in model.parts]
     further = (2.0 * h * h + 3.0 * h) * model.n_mtp
+    beside = (1.0 + model.learned_positions * model.seq_len) * h + model.small
     return Parameters(
         layer=Weights(*(_weighted(parts, weights, name) for name in Weights._fields)),
         embedding=model.vocab * h,
-        head=model.vocab * h * (1.0 - model.tied_embeddings) + h + model.small + further,
+        head=model.vocab * h * (1.0 - model.tied_embeddings) + beside + further,
         layers=model.layers,
     )
 

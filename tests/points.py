@@ -43,6 +43,7 @@ MODEL = Model(
     d_model=4100.0,
     vocab=33000.0,
     seq_len=4000.0,
+    learned_positions=0.4,
     tied_embeddings=0.3,
     causal=0.7,
     n_mtp=0.4,

@@ -236,6 +236,7 @@ def parameters(m: Model, p: Plan) -> dict[str, float]:
             routed += share * part.n_experts * one_expert(part, h)
     routed /= p.layout.etp * p.layout.ep
     head = h + (0 if m.tied_embeddings else m.vocab * h) + m.n_mtp * (2 * h * h + 3 * h) + m.small
+    head += m.learned_positions * m.seq_len * h
     return {
         "dense": layers * dense + (m.vocab * h + (head if p.layout.pp == 1 else 0)) / p.layout.tp,
         "experts": layers * routed,

@@ -311,9 +311,7 @@ def test_shapes_agree_with_published_counts_and_rates():
     for i, (file, line) in enumerate(zip(cases.labels.file, cases.labels.line, strict=True)):
         row = rows[file, line]
         if given := row.number("n_params"):
-            # the smallest MPTs are named by rounded sizes, and count positions that the model does
-            # not have
-            assert abs(count[i] / given - 1.0) < (0.21 if given < 1e9 else 0.1), (
+            assert abs(count[i] / given - 1.0) < 0.1, (
                 row.text("source"),
                 row.text("model"),
                 count[i],

@@ -22,6 +22,10 @@ NAMED = {
 """Sizes of parts by name, and their values where no part has them."""
 
 
+COUNTED = ("small", "learned_positions")
+"""Sizes that launchers are not told as such."""
+
+
 def sizes(model: Model) -> dict[str, Any]:
     """Sizes by name.
 
@@ -30,7 +34,7 @@ def sizes(model: Model) -> dict[str, Any]:
     experts' widths that every token passes; `hybrid` 1 where layers are of other kinds than
     launchers of decoders build.
     """
-    found = {name: getattr(model, name) for name in OF_MODEL if name != "small"}
+    found = {name: getattr(model, name) for name in OF_MODEL if name not in COUNTED}
     found |= {name: _first(model, name, otherwise) for name, otherwise in NAMED.items()}
     found |= {"n_kv_heads": _first(model, "n_kv_heads", found["n_heads"]), "d_ff": _width(model)}
     found |= _windows(model) | _leading(model)

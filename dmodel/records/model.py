@@ -39,6 +39,7 @@ class Model(struct.PyTreeNode, kw_only=True):
       d_model: h, width of what goes from layer to layer [count].
       vocab: V, tokens of the vocabulary [count].
       seq_len: s, length of a sequence [token].
+      learned_positions: 1 = a learned vector for each position of the sequence; 0 = none.
       tied_embeddings: 1 = input and output embeddings are one matrix; 0 = two.
       causal: 1 = a token sees those before it; 0 = all.
       n_mtp: heads that predict further tokens, each with layers and logits of its own [count].
@@ -48,7 +49,7 @@ class Model(struct.PyTreeNode, kw_only=True):
       last_adapters: low-rank adapters beside products that return h, of a layer [count]; 0 = none.
       last_adapted: width of what those products read, all together [count]; 0 = none.
       adapter_dropout: 1 = dropout before or behind adapters; 0 = none.
-      small: parameters beside embeddings, head and last norm (positions, biases) [count]; 0 = none.
+      small: parameters beside embeddings, head, positions and last norm [count]; 0 = none.
       shares: share of the layers that are of each kind [1].
       further: layers of each kind in a head of further tokens [count].
       mixers: the mixers that there are, records of `dmodel.blocks`.
@@ -57,13 +58,16 @@ class Model(struct.PyTreeNode, kw_only=True):
       order: kind of each layer, first to last; () = evenly mixed (static).
     """
 
-    CHOICES = frozenset("tied_embeddings causal trainable adapter_dropout shares further".split())
+    CHOICES = frozenset(
+        "learned_positions tied_embeddings causal trainable adapter_dropout shares further".split()
+    )
     """Fields that are choices, not sizes: no derivative is asked for."""
 
     n_layers: Array
     d_model: Array
     vocab: Array
     seq_len: Array
+    learned_positions: Array = 0.0
     tied_embeddings: Array = 0.0
     causal: Array = 1.0
     n_mtp: Array = 0.0

@@ -198,7 +198,7 @@ def _plain(size: Any) -> int | float:
 
 def _check(name: str, size: Any, where: str, *may_be_zero: str) -> None:
     """Refuse a size that is no whole number, or too small."""
-    least = 0 if name in may_be_zero or name == "tied_embeddings" else 1
+    least = 0 if name in may_be_zero or name in ("tied_embeddings", "learned_positions") else 1
     number = isinstance(size, int | float) and abs(size) <= LARGEST**2 and size == math.floor(size)
     if not number or (size < least and name not in ("small", "qk_extra")):
         raise InputError(f"{where}: {name}: expected a whole number from {least}, got {size!r:.40}")
