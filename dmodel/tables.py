@@ -255,7 +255,8 @@ def parameter_groups(model: Model) -> Parameters:
     """Parameters by the place where they live.
 
     `embedding = V h`, `head = V h` unless tied, `+ h` (last norm), `+ s h` where positions are
-    learned, what is small beside them, and a projection `2 h → h` with three norms for each head of further tokens.
+    learned, what is small beside them, and a projection `2 h → h` with three norms for each head of
+    further tokens.
     """
     h, weights = model.d_model, model.weights
     parts = [part.parameters(h) for part in model.parts]

@@ -1,4 +1,4 @@
-"""This tree against an older commit, by turns in one run: rates, compile times, sizes of programs.
+"""This tree against an older commit by turns: rates, compile times, program sizes.
 
     make bench OLD=COMMIT
     python -m experiments.bench_against COMMIT [--rounds N]
@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.bench_result import Result, show
+
+NEEDS = "an older commit: COMMIT"
 
 ROOT = Path(__file__).parents[1]
 MODELS = ("llama-3-70b", "deepseek-v3")

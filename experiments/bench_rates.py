@@ -1,5 +1,4 @@
-"""One tree's rates and sizes, asked line by line: what `experiments.bench_against` runs in two
-trees by turns.
+"""One tree's rates and sizes, asked line by line by `experiments.bench_against`.
 
 Stands alone but for what every tree has: run by its path, with the tree on `PYTHONPATH`. A line on
 standard input is a question, `rates`, `compile MODEL` or `size MODEL`; the answer is a line of
@@ -24,6 +23,8 @@ from dmodel.step import memory_use, step_time
 from dmodel.sweep import gradients, sweep, totals
 from dmodel.types import enable_float64
 from experiments.bench_warm import CONTINUOUS, problem, random_plans, seconds
+
+NEEDS = "questions on standard input"
 
 SIZE = 1 << 16
 """Plans of one round."""

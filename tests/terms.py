@@ -10,13 +10,25 @@ from __future__ import annotations
 import inspect
 import pkgutil
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from importlib import import_module
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmodel import blocks, counts, launching, layer, placement, smooth, step, tables, traffic
+from dmodel import (
+    blocks,
+    counts,
+    launching,
+    layer,
+    levels,
+    placement,
+    smooth,
+    step,
+    tables,
+    traffic,
+)
 from dmodel.blocks import attention, dense, experts, mamba, part, sparse
 from dmodel.cost import collectives, compute, interference, memory, overlap, pipeline, power
 from dmodel.footprint import Footprint
@@ -47,6 +59,7 @@ MODULES = (
     launching,
     traffic,
     placement,
+    levels,
     collectives,
     compute,
     memory,
@@ -136,7 +149,7 @@ def message(f: Callable) -> Term:
     """A collective, called with nbytes, group and the fabric of a network."""
     return Term(
         lambda x, p: f(
-            x["nbytes"], x["group"], collectives.fabric(x["network"], x["c"], p, x["members"])
+            x["nbytes"], x["group"], levels.fabric(x["network"], x["c"], p, x["members"])
         ),
         MESSAGES,
         EDGE_MESSAGES,
@@ -369,13 +382,22 @@ TERMS: dict[str, Term] = {
             for plan, size in product(at.EDGE_PLANS, (1.0, 8.0, 1e9))
         ],
     ),
-    "collectives.inner_outer": plain(
-        lambda a, b: collectives.inner_outer(a, b, 3), [(0.3, 0.7)], [(0.0, 0.0)]
+    "levels.inner_outer": plain(
+        lambda a, b: levels.inner_outer(a, b, 3), [(0.3, 0.7)], [(0.0, 0.0)]
     ),
-    "collectives.fabric": Term(
-        lambda x, p: collectives.fabric(x["network"], x["c"]),
+    "levels.fabric": Term(
+        lambda x, p: levels.fabric(x["network"], x["c"]),
         [{"network": at.NETWORK, "c": at.COEFFICIENTS}],
         [{"network": at.FABRIC, "c": at.IDEAL}],
+    ),
+    "levels.torus_of": plain(levels.torus_of, [(1.3,), (2.6,)], [(1.0,), (3.0,)]),
+    "levels.inverse_of": plain(levels.inverse_of, [(1.3,), (2.6,)], [(1.0,), (3.0,)]),
+    "levels.levels_of": message(
+        lambda nbytes, group, net: [
+            getattr(levels.levels_of(group, net), name)
+            for name, found in vars(levels.Levels).items()
+            if isinstance(found, cached_property)
+        ]
     ),
     "collectives.gather_line": message(
         lambda nbytes, group, net: collectives.gather_line(group, net)

@@ -4,6 +4,7 @@ splits, batches and device counts that divide."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -154,8 +155,22 @@ def _next_power(choices: np.ndarray, place: int, way: float) -> int | None:
     return min(beyond, key=lambda i: abs(i - place), default=None)
 
 
+COUNTED = ("d_ff", "n_heads", "n_kv_heads", "head_dim")
+"""Sizes of parts that are whole numbers."""
+
+
 def model_of(sizes: Mapping[str, float], at: Fixed) -> Model:
     """The model of sizes, whole numbers where its shape is counted."""
     found = shaped({k: np.float64(v) for k, v in sizes.items()}, at)  # type: ignore[arg-type]
-    whole = ("n_layers", "d_model", "d_ff", "n_heads", "n_kv_heads", "head_dim")
-    return found.replace(**{n: np.float64(np.rint(getattr(found, n))) for n in whole})
+    return found.replace(
+        n_layers=np.float64(np.rint(found.n_layers)),
+        d_model=np.float64(np.rint(found.d_model)),
+        mixers=tuple(_whole(part) for part in found.mixers),
+        feeds=tuple(_whole(part) for part in found.feeds),
+    )
+
+
+def _whole(part: Any) -> Any:
+    """A part whose counted sizes are whole numbers."""
+    there = (name for name in COUNTED if hasattr(part, name))
+    return part.replace(**{name: np.float64(np.rint(getattr(part, name))) for name in there})
