@@ -1,6 +1,6 @@
 """Covariances of a profile in few bytes: each as what it differs by from one that is known.
 
-Covariances of chips and stacks are numbers of four digits. Each but one is stored as the distance
+Covariances of chips and stacks are numbers of three digits. Each but one is stored as the distance
 of its numbers from those of the one most like it, in steps of the last digit. Those of stacks have
 six digits and lie near the mean of their own chips.
 """
