@@ -25,7 +25,7 @@ from dmodel.once import together
 from dmodel.physics import Costs, LayerWork, Physics
 from dmodel.placement import place
 from dmodel.records import Chip, Cluster, Model, Plan, check_counts
-from dmodel.smooth import SHARPNESS
+from dmodel.smooth import SHARPNESS, positive
 from dmodel.tables import layer
 from dmodel.types import Array, at_hand, trailing
 
@@ -103,7 +103,7 @@ def _costs(system: Cluster, model: Model, plan: Plan, c: Coefficients, sharpness
     hidden_head, hidden_even = (
         ahead * compute.hidden_head(head, held, device, started, sharpness)
         for head, held in (
-            (work.head * (1.0 - c.head_balance) + even, layers - layout.head_displaces),
+            (work.head * (1.0 - c.head_balance) + even, positive(layers - layout.head_displaces)),
             (even, layers),
         )
     )
