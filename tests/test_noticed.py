@@ -160,12 +160,12 @@ def test_a_fit_names_impossible_times_and_takes_them(tmp_path, quick):
     )
 
 
-@pytest.mark.parametrize("profile", profiles.names())
-def test_no_published_time_is_doubted(known, profile):
+def test_no_published_time_is_doubted(known):
     cases = to_cases(known[0])
     assert least_utilization(cases).max() < 0.7
-    found = predict(cases, profiles.load(profile)).step_time_s
-    assert implausible(cases, found, [profile] * len(cases)) == []
+    for profile in profiles.names():
+        found = predict(cases, profiles.load(profile)).step_time_s
+        assert implausible(cases, found, [profile] * len(cases)) == [], profile
 
 
 def test_bounds_of_doubt(tmp_path):
