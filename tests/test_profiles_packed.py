@@ -17,6 +17,7 @@ from dmodel.profiles import (
     EVIDENCE,
     Profile,
     container,
+    covariances,
     integers,
     load,
     names,
@@ -122,8 +123,26 @@ def test_a_file_of_0_1_is_read_as_it_was():
     expected = np.sum([[v[name] for name in NAMES] for v in values], 0)
     np.testing.assert_allclose(total, expected, rtol=1e-13)
     again = to_json(found)
-    for key in written.keys() - {"coefficients"}:
+    for key in written.keys() - {"coefficients", "pair_covariances"}:
         assert again[key] == written[key], key
+    for name, triangle in written["pair_covariances"].items():
+        np.testing.assert_allclose(again["pair_covariances"][name], triangle, rtol=5e-3)
+
+
+def test_a_packed_file_of_before_is_read_as_it_was(monkeypatch, tmp_path):
+    """Files from when covariances had four digits and did not say so."""
+    profile = load("generic")
+    monkeypatch.setattr(covariances, "PAIR_DIGITS", 4)
+    told = covariances.pack
+    monkeypatch.setattr(covariances, "pack", lambda *of: _without_digits(told(*of)))
+    save(profile, tmp_path / "p.npz")
+    monkeypatch.undo()
+    assert same(load(tmp_path / "p.npz"), profile)
+
+
+def _without_digits(packed):
+    words, tables = packed
+    return {name: value for name, value in words.items() if name != "digits"}, tables
 
 
 def test_an_empty_profile_and_odd_fingerprints(tmp_path):

@@ -236,7 +236,7 @@ def test_profiles_keep_it_on_disk(profile, tmp_path):
     assert back.scatter == profile.scatter
     np.testing.assert_allclose(back.seen[STACK], profile.seen[STACK], atol=1e-3)
     for name, matrix in profile.pair_covariances.items():
-        np.testing.assert_allclose(back.pair_covariances[name], matrix, rtol=1e-3, atol=1e-9)
+        np.testing.assert_allclose(back.pair_covariances[name], matrix, rtol=5e-3, atol=1e-9)
     document = to_json(profile)
     for field, wrong in (
         ("scatter", {"own": {"noise": -1.0, "discrepancy": 0.1}}),

@@ -93,6 +93,7 @@ def pack(
         "pairs": pair_names,
         "parents": parents,
         "least": least,
+        "digits": [PAIR_DIGITS, STACK_DIGITS],
         "stacks": stack_names,
         "stack_of": stack_of,
     }
@@ -117,11 +118,21 @@ def unpack(
         if parent >= 0:
             places[i] += places[parent]
     places = np.sign(places) * (np.abs(places) + int(words["least"]))
-    pairs = integers.ranked(places, PAIR_DIGITS)
+    of_pairs, of_stacks = _digits(words)
+    pairs = integers.ranked(places, of_pairs)
     apart = integers.unpack(tables["stacks"])
     means = _means(pairs, words["stack_of"], len(apart))
-    stacks = integers.ranked(integers.ranks(means, STACK_DIGITS) + apart, STACK_DIGITS)
+    stacks = integers.ranked(integers.ranks(means, of_stacks) + apart, of_stacks)
     return _named(words["stacks"], stacks), _named(words["pairs"], pairs)
+
+
+def _digits(words: Mapping[str, Any]) -> tuple[int, int]:
+    """Digits of the covariances of chips and stacks, and of stacks, in a file; the first files do
+    not say them."""
+    of_pairs, of_stacks = words.get("digits", (4, 6))
+    if not {of_pairs, of_stacks} <= set(range(1, 10)):
+        raise ValueError(f"digits {words['digits']}: expected two whole numbers from 1 to 9")
+    return of_pairs, of_stacks
 
 
 def _named(names: Sequence[str], table: np.ndarray) -> dict[str, list[float]]:
