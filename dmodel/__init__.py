@@ -23,10 +23,11 @@ from dmodel.api import (
 from dmodel.breakdown import Breakdown
 from dmodel.catalog.stack import stack
 from dmodel.coefficients import Coefficients
+from dmodel.errors import InputError
 from dmodel.prediction import Prediction
 from dmodel.records import Cluster, Layout, Model, Plan, Precision, Software
 from dmodel.records.case import Case
-from dmodel.types import InputError, enable_float64
+from dmodel.types import enable_float64
 
 try:
     __version__ = version("dmodel")

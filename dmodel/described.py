@@ -8,9 +8,9 @@ from dmodel.catalog.checked import Vocabulary, problems
 from dmodel.catalog.loader import table
 from dmodel.catalog.stack import Stack, stack
 from dmodel.columns import BY_NAME, PRECISIONS
+from dmodel.errors import InputError
 from dmodel.layouts import RULES
 from dmodel.settings import ADAPTED, KNOWN, WORDS
-from dmodel.types import InputError
 
 FIRST = frozenset(
     {"zero", "shard", "micro_batch", "interleave", "sp", "system", "accel_per_node", "vocab"}

@@ -14,8 +14,8 @@ from dmodel.catalog.facts import Rule
 from dmodel.catalog.models import identify
 from dmodel.catalog.stack import Stack, stack
 from dmodel.columns import base_precision
+from dmodel.errors import InputError
 from dmodel.records import Model
-from dmodel.types import InputError
 
 Value = float | str | tuple[str, ...] | Rule
 TUNINGS = ("none", "sft", "lora")

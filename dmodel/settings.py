@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 from dmodel.blocks import KINDS
 from dmodel.catalog.loader import nearest
 from dmodel.columns import BY_NAME, base_precision, parse_number
+from dmodel.errors import InputError
 from dmodel.layouts import STAGES
 from dmodel.question import TUNINGS, Question
 from dmodel.recomputation import MODULES, RESULTS, SELECTIVE
 from dmodel.records import LEAVES, OF_MODEL, SCHEDULES, Layout, Model, Precision, Software
 from dmodel.shape import OF_PARTS
-from dmodel.types import InputError
 
 NOTHING = "nothing"
 """The empty list."""

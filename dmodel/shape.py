@@ -16,9 +16,9 @@ from dmodel.catalog.models import cut, identify, shortened
 from dmodel.catalog.shapes import decoder, model_of, written
 from dmodel.counted import FAR
 from dmodel.counts import parameters
+from dmodel.errors import InputError
 from dmodel.question import Assumption, Question
 from dmodel.records import OF_MODEL, Block, Model, having, sized, value
-from dmodel.types import InputError
 
 FROM_MODEL = (
     "n_layers",

@@ -17,11 +17,11 @@ from dmodel.cli.app import app
 from dmodel.cli.options import Degrees, Job
 from dmodel.cli.question import question_of
 from dmodel.columns import BY_NAME, CONFIGURATION
+from dmodel.errors import InputError
 from dmodel.question import Question
 from dmodel.records import Layout, Plan, leaf
 from dmodel.resolve import assemble, resolve
 from dmodel.settings import parse, shown
-from dmodel.types import InputError
 
 OPTIONS = {
     "n_accel": "--devices",

@@ -9,6 +9,7 @@ import pytest
 
 from calibration.extremes import MOST, extremes
 from dmodel.coefficients import NAMES, SPECS, default, from_unconstrained, to_unconstrained
+from dmodel.errors import InputError
 from dmodel.profiles import (
     GROUPINGS,
     Profile,
@@ -24,7 +25,6 @@ from dmodel.profiles import (
 from dmodel.profiles.reading import from_json
 from dmodel.profiles.record import prior_widths
 from dmodel.profiles.writing import FORMAT, VERSION
-from dmodel.types import InputError
 
 
 def vector(seed: int) -> np.ndarray:

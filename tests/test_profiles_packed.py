@@ -13,6 +13,7 @@ import pytest
 
 from calibration.ship import VIEWS, rebase, write
 from dmodel.coefficients import NAMES
+from dmodel.errors import InputError
 from dmodel.profiles import (
     EVIDENCE,
     Profile,
@@ -25,7 +26,6 @@ from dmodel.profiles import (
     store,
 )
 from dmodel.profiles.writing import to_json
-from dmodel.types import InputError
 
 SHIPPED = [name for name in names() if name != "prior"]
 FROM_0_1 = Path(__file__).parent / "data" / "profile_0_1.json"

@@ -7,6 +7,7 @@ import pytest
 
 from calibration.traces import published
 from dmodel.columns import BY_NAME
+from dmodel.errors import InputError
 from dmodel.question import Question
 from dmodel.records import LEAVES
 from dmodel.settings import (
@@ -26,7 +27,6 @@ from dmodel.settings import (
     value_of,
 )
 from dmodel.shape import OF_MODEL, OF_PARTS
-from dmodel.types import InputError
 
 
 def test_every_leaf_of_model_and_plan_has_a_name_and_no_column_two():

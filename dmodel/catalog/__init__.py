@@ -11,7 +11,7 @@ from dmodel.catalog.chips import chip, precisions
 from dmodel.catalog.loader import Entry, table
 from dmodel.catalog.models import transformer
 from dmodel.catalog.systems import default_system, system, system_for
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 __all__ = [
     "KINDS",

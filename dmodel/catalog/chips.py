@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from dmodel.catalog.loader import Entry, field, fold, known_name, number, resolve, table
+from dmodel.errors import InputError
 from dmodel.records import Chip
-from dmodel.types import HOUR, InputError
+from dmodel.units import HOUR
 
 NUMBERS = {
     "exponentials_per_s": "1/s",

@@ -12,8 +12,8 @@ from dmodel.catalog import configs
 from dmodel.catalog.loader import Entry, canonical, known_name, table, unknown
 from dmodel.catalog.shapes import model_of, shape_of
 from dmodel.counts import active_parameters, parameters
+from dmodel.errors import InputError
 from dmodel.records import Model
-from dmodel.types import InputError
 
 _OF_HUBS = re.compile(r"[-_\s](hf|base|instruct|chat|it|pt|v\d+(\.\d+)*)$", re.IGNORECASE)
 """An ending of hubs' names that is no part of a shape's name."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dmodel.catalog.facts import Fact, fact, release_of
 from dmodel.catalog.loader import fold, nearest
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 FOLDER = "stacks"
 EVERY, AFTER = "_every", "_after"

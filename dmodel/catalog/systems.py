@@ -8,9 +8,9 @@ import numpy as np
 
 from dmodel.catalog.chips import chip
 from dmodel.catalog.loader import Entry, field, number, resolve, table
+from dmodel.errors import InputError
 from dmodel.records import Cluster, Network
 from dmodel.topology import check, slices
-from dmodel.types import InputError
 
 NUMBERS = {
     "size": "count",

@@ -29,7 +29,8 @@ from dmodel.cli import (
 )
 from dmodel.cli.compiled import keep_compiled_code
 from dmodel.cli.output import say
-from dmodel.types import InputError, enable_float64
+from dmodel.errors import InputError
+from dmodel.types import enable_float64
 
 BAD_INPUT = 2
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

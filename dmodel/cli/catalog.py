@@ -8,7 +8,7 @@ import typer
 
 from dmodel.cli.options import Json
 from dmodel.cli.output import Document, deliver, digits, show_lines, show_table
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 KINDS = ("chips", "systems", "models", "stacks", "settings", "profiles")
 

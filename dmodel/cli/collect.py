@@ -14,7 +14,7 @@ import typer
 
 from dmodel.cli.options import Json
 from dmodel.cli.output import Document, deliver, say, show_lines, show_table, stop
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     from calibration.collect.driver import Collected

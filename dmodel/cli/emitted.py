@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dmodel.cli.output import Document, say, show_lines
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     from dmodel.asked import Asked

@@ -21,7 +21,7 @@ from dmodel.cli.output import (
     show_table,
     stop,
 )
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np

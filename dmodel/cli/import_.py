@@ -19,7 +19,7 @@ from dmodel.cli.output import (
     show_table,
     stop,
 )
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     from calibration.importers import Imported

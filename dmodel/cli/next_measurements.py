@@ -21,8 +21,8 @@ from dmodel.cli.output import (
     show_table,
     stop,
 )
+from dmodel.errors import InputError
 from dmodel.records import leaf
-from dmodel.types import InputError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import typer
 
+from dmodel.errors import InputError
 from dmodel.report.text import digits, gib, percent, seconds
-from dmodel.types import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.options import Degrees, Job
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     from dmodel.asked import Asked

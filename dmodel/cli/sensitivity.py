@@ -11,7 +11,7 @@ import typer
 
 from dmodel.cli.options import Degrees, Job, Json, takes
 from dmodel.cli.output import Document, deliver, digits, say, show_lines, show_table, stop
-from dmodel.types import NoPlanFits
+from dmodel.errors import NoPlanFits
 
 Output = Annotated[
     str,

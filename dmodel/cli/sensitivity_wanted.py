@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dmodel.cli.options import Degrees
 from dmodel.cli.sensitivity_shown import make_folder
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     from dmodel.sensitivity.case import Inputs

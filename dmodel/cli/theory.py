@@ -11,7 +11,7 @@ import typer
 
 from dmodel.cli.options import Json
 from dmodel.cli.output import Document, check_apart, deliver, digits, say, show_lines, show_table
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     from dmodel.cli.sheet import Sheet

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 FORMAT, VERSION = "dmodel-packed-profile", 1
 

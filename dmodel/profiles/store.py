@@ -13,11 +13,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dmodel.errors import InputError
 from dmodel.profiles import container, packing, views
 from dmodel.profiles.reading import document_of, from_json, outside_checked
 from dmodel.profiles.record import Profile, default_profile
 from dmodel.profiles.writing import to_json
-from dmodel.types import InputError
 
 EVIDENCE = "held-out"
 """Shipped to be judged, not to be used: fitted without the 20 % of the published rows that
