@@ -12,7 +12,8 @@ import numpy as np
 from dmodel.adapters import adapters
 from dmodel.blocks import ALL, KINDS
 from dmodel.catalog.loader import known_name, table, unknown
-from dmodel.catalog.models import cut, identify, shortened
+from dmodel.catalog.model_names import cut, identify
+from dmodel.catalog.models import shortened
 from dmodel.catalog.shapes import decoder, model_of, written
 from dmodel.counted import FAR
 from dmodel.counts import parameters

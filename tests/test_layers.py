@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("dmodel", "calibration", "experiments")
 
-LIGHT = {"errors", "units", "lazily"}
+LIGHT = {"errors", "installed", "lazily", "units"}
 """What loads nothing but Python's own modules."""
 
 BASE = LIGHT | {"types", "smooth", "once"}

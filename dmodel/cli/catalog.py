@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dmodel.cli.compiled import ready
 from dmodel.cli.options import Json
 from dmodel.cli.output import Document, deliver, digits, show_lines, show_table
 from dmodel.errors import InputError
@@ -73,6 +74,7 @@ def _one(kind: str, name: str) -> Document:
 
 def _model(name: str) -> Document:
     """A model, or what a configuration file says of one."""
+    ready()
     from dmodel.catalog.models import described
 
     return described(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dmodel.cli.compiled import ready
 from dmodel.cli.options import Degrees, Job
 from dmodel.errors import InputError
 
@@ -27,9 +28,15 @@ def setting(job: Job) -> Asked:
       InputError: an option is missing or no positive integer; unknown system, model, precision,
         stack or profile.
     """
+    question = question_of(job)
+    ready()
+    return _asked(question, job.profile)
+
+
+def _asked(question: Question, profile: str | None) -> Asked:
     from dmodel.asked import ask
 
-    return ask(question_of(job), job.profile)
+    return ask(question, profile)
 
 
 def question_of(job: Job, degrees: Degrees | None = None) -> Question:
