@@ -59,6 +59,7 @@ def keep_compiled_code() -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # no home, or one that cannot be written
         return
-    if str(folder) != jax.config.jax_compilation_cache_dir and os.access(folder, os.W_OK):
+    set_already = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    if str(folder) != set_already and os.access(folder, os.W_OK):
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
