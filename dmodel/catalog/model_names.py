@@ -6,7 +6,8 @@ import functools
 import re
 from pathlib import Path
 
-from dmodel.catalog.loader import Entry, canonical, known_name
+from dmodel.catalog.loader import Entry, canonical, known_name, unknown
+from dmodel.errors import InputError
 
 _OF_HUBS = re.compile(r"[-_\s](hf|base|instruct|chat|it|pt|v\d+(\.\d+)*)$", re.IGNORECASE)
 """An ending of hubs' names that is no part of a shape's name."""
@@ -55,6 +56,25 @@ def identify(name: str) -> tuple[str, str]:
     ending = _TUNED.search(name.strip())
     base = name.strip()[: ending.start()] if ending else name
     return known_model(base) or canonical("models", base), ending[1].lower() if ending else "none"
+
+
+def check(name_or_path: str) -> None:
+    """Refuse what is neither a model's name nor a file.
+
+    Raises:
+      InputError: with the nearest names.
+    """
+    if config_of(name_or_path) is None and known_model(name_or_path) is None:
+        raise InputError(
+            unknown(
+                "models", name_or_path, "; the path of a Hugging Face config.json is accepted too"
+            )
+        )
+
+
+def config_of(name_or_path: str) -> Path | None:
+    """The `config.json` that a text means; None for a name of the catalog, and without a file."""
+    return None if known_name("models", name_or_path) else config_path(name_or_path)
 
 
 def config_path(name_or_path: str) -> Path | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from dmodel.catalog import configs
-from dmodel.catalog.loader import Entry, known_name, table, unknown
-from dmodel.catalog.model_names import NOT_SIZES, config_path, cut, known_model
+from dmodel.catalog.loader import Entry, table
+from dmodel.catalog.model_names import NOT_SIZES, check, config_of, cut, known_model
 from dmodel.catalog.shapes import model_of, shape_of
 from dmodel.counts import active_parameters, parameters
-from dmodel.errors import InputError
 from dmodel.records import Model
 
 
@@ -27,7 +26,7 @@ def reading(name_or_path: str, seq_len: float | None = None) -> configs.Reading 
     Raises:
       InputError: a file that cannot be used (with the reason).
     """
-    path = None if known_name("models", name_or_path) else config_path(name_or_path)
+    path = config_of(name_or_path)
     return None if path is None else configs.read(path, seq_len)
 
 
@@ -57,11 +56,8 @@ def transformer(name_or_path: str, seq_len: float | None = None) -> Model:
     text = str(name_or_path)
     if (found := from_file(text, seq_len)) is not None:
         return found
-    main = known_model(text)
-    if main is None:
-        raise InputError(
-            unknown("models", text, "; the path of a Hugging Face config.json is accepted too")
-        )
+    check(text)
+    main = str(known_model(text))
     return shortened(model_of(table("models")[main]["shape"], seq_len), cut(text)[1])
 
 
