@@ -7,6 +7,7 @@ import json
 import math
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -111,8 +112,12 @@ def console() -> Console:
     """Where tables go: stdout, as wide as the terminal, or `WIDTH` when it is none."""
     from rich.console import Console
 
-    width = shutil.get_terminal_size((WIDTH, 40)).columns if sys.stdout.isatty() else WIDTH
-    return Console(width=width, highlight=False, soft_wrap=False)
+    return Console(width=_width(), highlight=False, soft_wrap=False)
+
+
+def _width() -> int:
+    """Columns of the terminal, or of what is none."""
+    return shutil.get_terminal_size((WIDTH, 40)).columns if sys.stdout.isatty() else WIDTH
 
 
 def show_table(
@@ -142,11 +147,17 @@ def _side(place: int, name: str, right: str) -> Literal["left", "right"]:
 
 
 def show_lines(*lines: str) -> None:
-    """Print lines of text as they are."""
-    from rich.text import Text
+    """Print lines of text as they are; those that are wider than the terminal go on below."""
+    width = _width()
+    for line in (part for text in lines for part in text.split("\n")):
+        sys.stdout.write("\n".join(_folded(line, width)) + "\n")
 
-    for line in lines:
-        console().print(Text(line))
+
+def _folded(line: str, width: int) -> list[str]:
+    """A line in parts that fit."""
+    if len(line) <= width:
+        return [line]
+    return textwrap.wrap(line, width, break_on_hyphens=False)
 
 
 def progress() -> Progress:
