@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -17,14 +18,23 @@ class Surface(ModuleType):
     _homes: Mapping[str, str]
 
     def __getattr__(self, name: str) -> Any:
-        home = self._homes.get(name)
-        if home is None:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        home = self._homes.get(name) or self._submodule(name)
         found = import_module(home)
         if home != f"{self.__name__}.{name}":
             found = getattr(found, name)
         self.__dict__[name] = found
         return found
+
+    def _submodule(self, name: str) -> str:
+        """Full name of a submodule, which needs no import of its own.
+
+        Raises:
+          AttributeError: there is none.
+        """
+        full = f"{self.__name__}.{name}"
+        if name.startswith("_") or find_spec(full) is None:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return full
 
     def __setattr__(self, name: str, value: Any) -> None:
         is_other = isinstance(value, ModuleType) and value.__name__ != self._homes.get(name)
