@@ -14,10 +14,10 @@ from calibration.collect.workload.spec import check, from_row
 from calibration.traces import Row, TraceTable, fingerprint
 from calibration.traces.questions import question_of
 from calibration.traces.reader import measured_time, problems
+from dmodel.errors import InputError
 from dmodel.question import degrees
 from dmodel.recomputation import CHOICES
 from dmodel.settings import text_of
-from dmodel.types import InputError
 
 MEASURED = (
     "step_time_s",

@@ -11,9 +11,9 @@ import sys
 from typing import NamedTuple
 
 from dmodel.coefficients import NAMES, SPECS
+from dmodel.errors import InputError
 from dmodel.profiles import Profile, default_profile, load
 from dmodel.profiles.record import prior_widths
-from dmodel.types import InputError
 
 FAR = 3.5
 """Prior widths from the default, in the unconstrained space, from which on a coefficient is far."""

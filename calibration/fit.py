@@ -31,10 +31,11 @@ from calibration.uncertainty import laplace, narrowing, offset_errors
 from calibration.uncertainty.scatter import known_places, misses, scatter
 from calibration.weights import nothing_left, weights_beside, weights_of
 from dmodel.coefficients import NAMES, from_unconstrained
+from dmodel.errors import InputError
 from dmodel.profiles import Profile, default_profile
 from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
-from dmodel.types import Array, InputError, enable_float64
+from dmodel.types import Array, enable_float64
 
 FREEDOM = 4.0
 """Degrees of freedom of the Student-t noise: published tables hold outliers of five and more

@@ -20,8 +20,9 @@ from flax import struct
 from calibration.micro.priors import priors
 from calibration.widths import HARDWARE, SCOPES, fresh_widths, known_factor
 from dmodel.coefficients import SPECS, default, to_unconstrained
+from dmodel.errors import InputError
 from dmodel.profiles import GROUPINGS, Profile, family, members
-from dmodel.types import Array, InputError
+from dmodel.types import Array
 
 SOFTWARE_GROUPINGS, NEW_INFLATION = ("lineage", "stack"), 1.5
 """Groupings of software, and how many of its widths software that the base does not know may move:

@@ -18,7 +18,7 @@ from pathlib import Path
 from calibration.fit import fit
 from calibration.traces import Cases, published, split, to_cases
 from dmodel.profiles import EVIDENCE, Profile, container, load, packing, save, views
-from dmodel.profiles.store import PACKED
+from dmodel.profiles.shipped import PACKED
 from dmodel.profiles.views import View, rebase
 
 HELD_OUT_SHARE = 0.2

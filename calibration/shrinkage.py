@@ -24,8 +24,9 @@ from calibration import fit, pooling
 from calibration.traces import Cases
 from calibration.uncertainty.cells import cells_of
 from calibration.uncertainty.laplace import slopes, student_weight
+from dmodel.errors import InputError
 from dmodel.profiles import GROUPINGS, Profile
-from dmodel.types import InputError, enable_float64
+from dmodel.types import enable_float64
 
 SMALL = 0.01
 """Ratios below this count as met: it rounds off the corner of the absolute value."""

@@ -10,6 +10,7 @@ from dmodel.catalog.loader import nearest, resolve, table
 from dmodel.catalog.stack import is_file, known_family, stack, unknown
 from dmodel.catalog.systems import default_system
 from dmodel.coefficients import Coefficients
+from dmodel.errors import InputError
 from dmodel.footprint import Footprint, whole
 from dmodel.profiles import Profile, family, members
 from dmodel.question import Assumption, Question
@@ -18,7 +19,6 @@ from dmodel.resolve import Resolved, never_recompute
 from dmodel.resolve import resolve as resolved
 from dmodel.settings import changed
 from dmodel.topology import check_devices
-from dmodel.types import InputError
 
 
 class Asked(NamedTuple):

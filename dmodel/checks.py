@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dmodel.errors import InputError
 from dmodel.question import Degrees, Question, degrees
-from dmodel.types import InputError
 
 
 def problems(question: Question) -> list[str]:

@@ -8,9 +8,9 @@ from dmodel.catalog.checked import Vocabulary, problems
 from dmodel.catalog.loader import table
 from dmodel.catalog.stack import Stack, stack
 from dmodel.columns import BY_NAME, PRECISIONS
+from dmodel.errors import InputError
 from dmodel.layouts import RULES
-from dmodel.settings import ADAPTED, KNOWN, WORDS
-from dmodel.types import InputError
+from dmodel.settings import ADAPTED, KNOWN, SETTINGS
 
 FIRST = frozenset(
     {"zero", "shard", "micro_batch", "interleave", "sp", "system", "accel_per_node", "vocab"}
@@ -22,7 +22,7 @@ FIRST = frozenset(
 @functools.cache
 def vocabulary() -> Vocabulary:
     """Names, words and rules of facts."""
-    words = {name: word.allowed for name, word in WORDS.items() if word.allowed}
+    words = {name: word.allowed for name, word in SETTINGS.items() if word.allowed}
     words |= {name: BY_NAME[name].allowed for name in ("recompute", "attention")}
     words |= {"adapters": ADAPTED, "system": tuple(table("systems"))}
     return Vocabulary((*KNOWN, *sorted(FIRST - {*KNOWN})), words, tuple(RULES), PRECISIONS)

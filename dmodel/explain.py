@@ -13,9 +13,9 @@ from dmodel import uncertainty
 from dmodel.breakdown import TERMS as NAMES
 from dmodel.coefficients import NAMES as COEFFICIENTS
 from dmodel.coefficients import SPECS
+from dmodel.errors import InputError
 from dmodel.prediction import Prediction
 from dmodel.terms import TERMS, Amount, Term, quantity
-from dmodel.types import InputError
 
 
 class Coefficient(NamedTuple):

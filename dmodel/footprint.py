@@ -13,7 +13,8 @@ import numpy as np
 from flax import struct
 
 from dmodel.coefficients import Spec
-from dmodel.types import GIB, Array
+from dmodel.types import Array
+from dmodel.units import GIB
 
 RESERVED_BYTES = 2.5 * GIB
 """CUDA context, communication buffers, library workspace and what fragmentation wastes of one

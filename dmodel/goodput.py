@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from dmodel.types import Array, InputError
+from dmodel.errors import InputError
+from dmodel.types import Array
 
 DAY_S = 86400.0
 

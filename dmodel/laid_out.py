@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dmodel import layouts
+from dmodel.errors import InputError
 from dmodel.question import Assumption, Degrees, Question, degrees
 from dmodel.records import Model, value
-from dmodel.types import InputError
 from dmodel.unlike import kinds_of
 
 

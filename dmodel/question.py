@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dmodel.catalog.chips import generation
 from dmodel.catalog.facts import Rule
-from dmodel.catalog.models import identify
+from dmodel.catalog.model_names import identify
 from dmodel.catalog.stack import Stack, stack
 from dmodel.columns import base_precision
-from dmodel.records import Model
-from dmodel.types import InputError
+from dmodel.errors import InputError
+
+if TYPE_CHECKING:
+    from dmodel.records import Model
 
 Value = float | str | tuple[str, ...] | Rule
 TUNINGS = ("none", "sft", "lora")

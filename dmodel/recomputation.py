@@ -10,10 +10,11 @@ import numpy as np
 
 from dmodel.blocks.part import LAST, site
 from dmodel.cost import memory
+from dmodel.errors import InputError
 from dmodel.question import Assumption, Question
 from dmodel.records import Model, Plan, having, value
 from dmodel.tables import layer, layer_keeps, summed, times
-from dmodel.types import Array, InputError
+from dmodel.types import Array
 
 RESULTS = ("qkv", "core", "out", "up", "down")
 """Results of a layer that a policy may keep: queries, keys and values; attention's core; its output

@@ -17,11 +17,12 @@ from dmodel import checks, counted, laid_out, recomputation, shape
 from dmodel.catalog.facts import Fact
 from dmodel.catalog.loader import canonical
 from dmodel.deciding import LEAVES, first_facts, software
+from dmodel.errors import InputError
 from dmodel.machine import machine
 from dmodel.question import Assumption, Question, degrees, words
 from dmodel.records import LEAVES as PLAN_LEAVES
 from dmodel.records import NEEDS, OF_MODEL, Cluster, Model, Plan, having, leaf, stacked, value
-from dmodel.types import Array, InputError
+from dmodel.types import Array
 
 OPERAND_BYTES = {
     "fp32": 4.0,

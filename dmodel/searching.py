@@ -12,12 +12,12 @@ import numpy as np
 from dmodel import shape
 from dmodel.asked import OF_LAYOUT, Asked, records_of
 from dmodel.design import EVERYTHING, Choices, Design, Problem, design, problem
+from dmodel.errors import InputError
 from dmodel.question import Assumption, Question
 from dmodel.recomputation import CHOICES as RECOMPUTED
 from dmodel.records import Plan
 from dmodel.records.layout import NEUTRAL
 from dmodel.settings import changed
-from dmodel.types import InputError
 from dmodel.varying import Job, follows, job, leaves, meant, restated, way_of_stages
 
 T = TypeVar("T")

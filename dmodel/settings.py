@@ -2,34 +2,27 @@
 
 One name space serves the column `set` of trace files, `--set` in the shell, `overrides=` in Python
 and the facts of stacks. A name of `dmodel.columns` is that column; any other name is a setting: a
-word of `WORDS`, or a leaf of the model or the plan.
+word, or a leaf of the model or the plan (`dmodel.known`).
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-from dmodel.blocks import KINDS
-from dmodel.catalog.loader import nearest
+from dmodel.catalog.loader import nearest, table
 from dmodel.columns import BY_NAME, base_precision, parse_number
-from dmodel.layouts import STAGES
-from dmodel.question import TUNINGS, Question
-from dmodel.recomputation import MODULES, RESULTS, SELECTIVE
-from dmodel.records import LEAVES, OF_MODEL, SCHEDULES, Layout, Model, Precision, Software
-from dmodel.shape import OF_PARTS
-from dmodel.types import InputError
+from dmodel.errors import InputError
+from dmodel.question import Question
 
 NOTHING = "nothing"
 """The empty list."""
 
 
-class Word(NamedTuple):
-    """A setting that is no leaf.
+class Setting(NamedTuple):
+    """What a setting takes.
 
     Attributes:
       kind: "number", "word" or "words" (several, `+` between them). meaning: for people.
@@ -55,40 +48,14 @@ ADAPTED = (
     "linear_fc2",
 )
 
-WORDS: dict[str, Word] = {
-    "tuning": Word("word", "lora: the weights are frozen, adapters are trained", TUNINGS),
-    "adapters": Word("words", "modules with a low-rank adapter"),
-    "packed_window": Word("number", "window that packed documents cost [token]; 0 = whole"),
-    "dispatcher": Word(
-        "word", "how tokens reach their experts", ("alltoall", "deepep", "hybridep")
-    ),
-    "attention_kernel": Word(
-        "word", "generation of fused attention", ("newest", "flash-2", "flash-triton")
-    ),
-    "stages": Word("word", "how layers lie on pipeline stages", tuple(STAGES)),
-    "selective": Word("word", "what selective recomputation means", SELECTIVE),
-    "recompute_keeps": Word("words", "results that a layer keeps; it does the rest again", RESULTS),
-    "recompute_policy": Word("word", "name of a policy of the stack, which says what is kept"),
-    "recompute_modules": Word("words", "modules that are done again", tuple(MODULES)),
-    "narrow_activations": Word("number", "1 = what MLPs keep is held in 8 bits; 0 = off"),
-    "offload": Word("number", "share of what layers keep that waits in host memory [1]; 0 = off"),
-    "offload_inputs": Word(
-        "number", "share of layers' inputs that waits in host memory [1]; 0 = off"
-    ),
-    "offload_results": Word("number", "share of all else that waits in host memory [1]; 0 = off"),
-    "system": Word("word", "system of the catalog"),
-    "schedule": Word("word", "of the pipeline", SCHEDULES),
-    "placement": Word("words", "order of the groups on the network, innermost first"),
+SETTINGS = {
+    name: Setting(one["kind"], one["meaning"], tuple(one["allowed"]))
+    for name, one in table("settings").items()
 }
+"""All settings, as `dmodel.known` has found them."""
 
-FOLLOWS = ("dp", "tp", "cp", "pp", "ep", "etp", "sp", "zero", "shard", "interleave", "micro_batch")
-"""Leaves that columns hold under the same name, or `zero` under `zero_stage`."""
-
-MODEL_LEAVES = tuple(n for n in (*OF_MODEL, *OF_PARTS) if n not in BY_NAME)
-PLAN_LEAVES = tuple(n for n in LEAVES if n not in (*BY_NAME, "zero", "flash"))
-
-KNOWN = tuple(dict.fromkeys((*WORDS, *PLAN_LEAVES, *MODEL_LEAVES)))
-"""Names of all settings."""
+KNOWN = tuple(SETTINGS)
+"""Their names."""
 
 ALIASES = {"zero": "zero_stage"}
 """Other names of columns."""
@@ -96,7 +63,12 @@ ALIASES = {"zero": "zero_stage"}
 
 def kind_of(name: str) -> str:
     """ "number", "word" or "words"."""
-    return WORDS[name].kind if name in WORDS else "number"
+    return _setting(name).kind
+
+
+def _setting(name: str) -> Setting:
+    """A setting; of a column, a number without a meaning."""
+    return SETTINGS.get(name, Setting("number", ""))
 
 
 def value_of(name: str, text: str) -> Any:
@@ -135,32 +107,17 @@ UP_TO_ONE = ("share ", "1 = ")
 
 
 def _word(name: str, text: str) -> str:
-    allowed = WORDS[name].allowed
+    allowed = _setting(name).allowed
     if allowed and text not in allowed:
         raise InputError(f"{name}: expected one of {', '.join(allowed)}; got {text!r}")
     return text
 
 
-@lru_cache(maxsize=1)
-def _leaf_meanings() -> dict[str, str]:
-    """Meaning of every leaf, from its line in the docstring of its record."""
-    records = (Model, *KINDS.values(), Layout, Precision, Software)
-    text = "\n".join(inspect.getdoc(record) or "" for record in records)
-    lines = re.findall(r"^  (\w+(?:, \w+)*): (.+(?:\n    .+)*)", text, re.MULTILINE)
-    found: dict[str, str] = {}
-    for names, meaning in lines:
-        for name in names.split(", "):
-            found.setdefault(name, " ".join(meaning.split()))
-    return found
-
-
 def described(name: str) -> dict[str, str]:
     """A setting for people: name, kind of its value, what is allowed, meaning."""
-    word = WORDS.get(name)
-    meaning = word.meaning if word else _leaf_meanings().get(name, "")
-    kind = kind_of(name)
-    allowed = ", ".join(word.allowed) if word else ""
-    return {"name": name, "kind_of_value": kind, "allowed": allowed, "meaning": meaning}
+    one = _setting(name)
+    allowed = ", ".join(one.allowed)
+    return {"name": name, "kind_of_value": one.kind, "allowed": allowed, "meaning": one.meaning}
 
 
 def unknown(name: str) -> str:

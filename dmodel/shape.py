@@ -12,13 +12,14 @@ import numpy as np
 from dmodel.adapters import adapters
 from dmodel.blocks import ALL, KINDS
 from dmodel.catalog.loader import known_name, table, unknown
-from dmodel.catalog.models import cut, identify, shortened
+from dmodel.catalog.model_names import cut, identify
+from dmodel.catalog.models import shortened
 from dmodel.catalog.shapes import decoder, model_of, written
 from dmodel.counted import FAR
 from dmodel.counts import parameters
+from dmodel.errors import InputError
 from dmodel.question import Assumption, Question
 from dmodel.records import OF_MODEL, Block, Model, having, sized, value
-from dmodel.types import InputError
 
 FROM_MODEL = (
     "n_layers",

@@ -12,8 +12,8 @@ from math import inf, isfinite, prod
 import jax
 import numpy as np
 
+from dmodel.errors import InputError
 from dmodel.records import Cluster, Network
-from dmodel.types import InputError
 
 RULES: dict[str, tuple[Callable[[float], bool], str]] = {
     "size": (lambda x: x >= 1.0, "members of one domain, from 1 on"),

@@ -1,4 +1,4 @@
-"""Scalars and units: SI inside (byte, FLOP, second, watt, joule, dollar), float64, vendor units
+"""Scalars: SI inside (byte, FLOP, second, watt, joule, dollar), float64, vendor units
 converted once at load.
 
 Every number of a record is an `Array`: a scalar, or an array whose **last** axis is a batch of
@@ -15,12 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 Array = jax.Array | np.ndarray | float
-
-GIB = 2.0**30
-"""[byte]"""
-
-HOUR = 3600.0
-"""[s]"""
 
 
 def enable_float64() -> None:
@@ -103,12 +97,3 @@ def number(value: object) -> float:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return float("nan")
-
-
-class InputError(ValueError):
-    """A user's mistake: the message says what happened, what was expected, what was got and what to
-    do."""
-
-
-class NoPlanFits(InputError):
-    """A question without a mistake whose answer is no: no plan of the job fits."""

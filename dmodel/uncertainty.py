@@ -25,12 +25,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from dmodel.coefficients import from_unconstrained
+from dmodel.errors import InputError
 from dmodel.profiles import Profile, family, members
 from dmodel.profiles.record import Scatter, pair_key
 from dmodel.records import Cluster, Model, Plan, ff_width, value
 from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
-from dmodel.types import Array, InputError
+from dmodel.types import Array
 
 LEVEL = 0.9
 """Share of measurements that an interval is to hold."""

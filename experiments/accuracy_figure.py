@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dmodel.report import style
-from dmodel.types import GIB
+from dmodel.units import GIB
 from experiments.protocols import Outcome
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
 """How fast the model is, each number beside its target.
 
-Rates, the gradient's price, compilation, the fit and the shell. Rates are warm and in float64, over
-random plans for 512 devices; each is the best of several rounds in which all variants take turns,
-so that a busy machine slows them alike, and a ratio is the middle one of the rounds' ratios. All
-that is cold runs in a process of its own.
+Rates, the gradient's price, compilation, the fit, the shell and its start. Rates are warm and in
+float64, over random plans for 512 devices; each is the best of several rounds in which all variants
+take turns, so that a busy machine slows them alike, and a ratio is the middle one of the rounds'
+ratios. All that is cold runs in a process of its own.
 
     python -m experiments.bench [--json] [--quick] [--out DIR]
 """
@@ -24,6 +24,7 @@ from experiments.bench_cold import (
     table_of_rows,
 )
 from experiments.bench_result import Result, keep, show
+from experiments.bench_start import starts
 from experiments.bench_warm import fusion, small_sweep, theory_sweep, throughput
 from experiments.study import parse, plain_arguments
 
@@ -31,6 +32,7 @@ from experiments.study import parse, plain_arguments
 def results(quick: bool) -> Iterator[Result]:
     """All numbers, in the order in which they are ready."""
     cores = os.cpu_count() or 1
+    yield from starts(3 if quick else 5)
     yield from compilation()
     yield from throughput(1 << (16 if quick else 17), 3 if quick else 9, cores)
     if not quick:

@@ -22,9 +22,9 @@ import numpy as np
 from calibration.fit import fit
 from calibration.predict import predict
 from calibration.traces import Cases
+from dmodel.errors import InputError
 from dmodel.profiles import Profile, family
 from dmodel.report import style
-from dmodel.types import InputError
 from experiments.study import arguments, deliver, middle, rows, run, say, summary
 
 

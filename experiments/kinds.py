@@ -21,10 +21,10 @@ import numpy as np
 
 from calibration.predict import predict
 from calibration.traces import Cases
+from dmodel.errors import InputError
 from dmodel.profiles import family
 from dmodel.records import value
 from dmodel.report import style
-from dmodel.types import InputError
 from experiments.bases import Bases
 from experiments.study import arguments, deliver, rows, run, summary
 

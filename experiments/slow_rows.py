@@ -20,9 +20,9 @@ import numpy as np
 from calibration.fit import fit
 from calibration.predict import predict
 from calibration.traces import Cases
+from dmodel.errors import InputError
 from dmodel.profiles import default_profile
 from dmodel.report import style
-from dmodel.types import InputError
 from experiments.divisions import shipped, unflagged
 from experiments.study import arguments, deliver, rows, run, say
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibration.traces import Cases, concatenate, fingerprint, published, read, to_cases
+from dmodel.errors import InputError
 from dmodel.report import style
-from dmodel.types import InputError, enable_float64
+from dmodel.types import enable_float64
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from calibration.traces import Cases
-from dmodel.types import InputError
+from dmodel.errors import InputError
 from experiments.divisions import (
     FAMILIES,
     MAXTEXT,

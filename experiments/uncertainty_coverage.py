@@ -23,8 +23,8 @@ import numpy as np
 from calibration.fit import fit, weights_of
 from calibration.predict import Predictions, predict
 from calibration.traces import Cases
+from dmodel.errors import InputError
 from dmodel.profiles import Profile
-from dmodel.types import InputError
 from dmodel.uncertainty import LEVEL, quantile, share_below
 from experiments.bases import Bases
 from experiments.divisions import folds, shipped

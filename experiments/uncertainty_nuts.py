@@ -29,10 +29,10 @@ from calibration.uncertainty.bootstrap import bootstrap
 from calibration.uncertainty.nuts import sample
 from calibration.uncertainty.posterior import Posterior, approximation, posterior
 from dmodel.coefficients import from_unconstrained
+from dmodel.errors import InputError
 from dmodel.profiles import Profile
 from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
-from dmodel.types import InputError
 from experiments.bases import Bases
 from experiments.divisions import shipped
 from experiments.study import arguments, deliver, rows, run, say, summary

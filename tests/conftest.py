@@ -27,6 +27,7 @@ os.environ["DMODEL_CACHE"] = str(Path(__file__).parents[1] / ".cache" / "tests")
 jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache_folder())
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 HALF_WRITTEN = "ignore:Error reading persistent compilation cache entry"
 """An entry that another worker is writing cannot be read; what it holds is compiled again."""
 

@@ -14,9 +14,10 @@ from dmodel.catalog.chips import of_device, processor, trait
 from dmodel.catalog.shapes import shape_of
 from dmodel.catalog.stack import files
 from dmodel.counts import parameters
+from dmodel.errors import InputError
 from dmodel.machine import system_of
 from dmodel.question import Question
-from dmodel.types import HOUR, InputError
+from dmodel.units import HOUR
 
 REQUIRED = {
     "chips": [

@@ -3,8 +3,8 @@
 import pytest
 
 from dmodel.checks import problems
+from dmodel.errors import InputError
 from dmodel.resolve import resolve
-from dmodel.types import InputError
 from tests.rows import answered, asked
 
 ZERO_3 = {"dp": "64", "tp": "1", "pp": "1", "zero_stage": "3"}

@@ -16,11 +16,11 @@ from dmodel.cli.design_plan import search, stated_of
 from dmodel.cli.options import Degrees, Job
 from dmodel.cli.question import plan, setting
 from dmodel.design import Limits, evaluate, rows
+from dmodel.errors import InputError
 from dmodel.prediction import answer
 from dmodel.profiles import load, save
 from dmodel.records import LEAVES, having, leaf
 from dmodel.searching import space_of
-from dmodel.types import InputError
 from tests.stack_files import stack_file
 
 NODE = {"system": "H100-DGX", "devices": 16, "model": "llama-3-8b", "global_batch": 32}

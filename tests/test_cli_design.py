@@ -13,7 +13,7 @@ from dmodel.cli import app
 from dmodel.cli.design_options import DesignJob, check, device_range, freed
 from dmodel.cli.design_tables import show_run
 from dmodel.cost.memory import out_of_memory_probability
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 JOB = (
     "--system H100-DGX --devices 16 --model llama-2-7b --seq-len 4096 --global-batch 32 --profile "

@@ -14,10 +14,10 @@ from dmodel.cli.design_plan import design_document, search, show_design, stated_
 from dmodel.cli.options import Job
 from dmodel.cli.question import setting
 from dmodel.design import Limits
+from dmodel.errors import InputError
 from dmodel.profiles import family
 from dmodel.question import Question
 from dmodel.records import leaf
-from dmodel.types import InputError
 from dmodel.uncertainty import step_times
 from tests.plans import plan as plan_of
 

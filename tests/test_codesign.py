@@ -30,7 +30,7 @@ from dmodel.codesign.outcome import NAMES
 from dmodel.codesign.unknowns import CHIP, SIZES, catalog_values, equipped, fixed, freed, shaped
 from dmodel.coefficients import default, to_unconstrained
 from dmodel.design import Choices
-from dmodel.types import InputError
+from dmodel.errors import InputError
 from tests.codesign_grid import exhaustive
 
 SYSTEM = catalog.system("H100-DGX")

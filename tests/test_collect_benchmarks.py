@@ -32,7 +32,7 @@ from calibration.collect.tasks import make
 from calibration.collect.timing import Settings
 from dmodel import coefficients
 from dmodel.coefficients import to_unconstrained
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 QUICK = Options(

@@ -18,7 +18,7 @@ from calibration.collect import expected, hlo, known
 from calibration.collect.compare import Comparison, Line, Report, faults, main
 from calibration.collect.known import Cause
 from calibration.collect.workload import WorkloadSpec
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 STEPS, ANALYSIS, MEMORY = "products and collectives: ", "cost analysis: ", "memory: "

@@ -11,7 +11,7 @@ from calibration.collect import runner, store, tasks
 from calibration.collect.tasks import Task
 from calibration.collect.torture import FOLDER, collect, torture
 from calibration.collect.torture import tasks as tasks_of
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 ENVIRONMENT = {"id": "here", "identity": "cpu"}
 

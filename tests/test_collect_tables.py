@@ -27,7 +27,7 @@ from dmodel.catalog import loader
 from dmodel.cli import app
 from dmodel.coefficients import SPECS
 from dmodel.cost.collectives import OWN_PART
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 CPU = Machine(

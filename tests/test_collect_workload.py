@@ -20,11 +20,11 @@ from calibration.collect.workload.experts import combine, dispatch
 from calibration.collect.workload.model import init_params
 from calibration.collect.workload.spec import check
 from dmodel.counts import parameters
+from dmodel.errors import InputError
 from dmodel.question import Question
 from dmodel.records import LEAVES, leaf
 from dmodel.resolve import resolve
 from dmodel.sweep import quick_to_compile
-from dmodel.types import InputError
 
 ROOT = Path(__file__).parents[1]
 QUICK_MESHES = (

@@ -15,8 +15,8 @@ from dmodel.catalog.models import described
 from dmodel.catalog.shapes import model_of, shape_of
 from dmodel.cli.app import app
 from dmodel.counts import active_parameters, parameters
+from dmodel.errors import InputError
 from dmodel.shape import completed
-from dmodel.types import InputError
 
 SHORT = {
     "L": "num_hidden_layers",

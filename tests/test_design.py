@@ -7,9 +7,9 @@ from dmodel import catalog
 from dmodel.coefficients import default
 from dmodel.design import EVERYTHING, Choices, Limits, design, problem, space
 from dmodel.design.constraints import violated
+from dmodel.errors import InputError
 from dmodel.records import Plan
 from dmodel.step import memory_use
-from dmodel.types import InputError
 
 SYSTEM = catalog.system("H100-DGX")
 SMALL = catalog.transformer("llama-3-8b", 8192.0)

@@ -31,6 +31,7 @@ from dmodel.design.bounds import arithmetic_floor, quiet
 from dmodel.design.favourable import BETTER
 from dmodel.design.front import undominated
 from dmodel.design.judge import rank_key
+from dmodel.errors import InputError
 from dmodel.footprint import LEAST
 from dmodel.question import Question
 from dmodel.records import Plan, sized
@@ -38,7 +39,6 @@ from dmodel.searching import space_of
 from dmodel.searching import stated as state
 from dmodel.settings import changed
 from dmodel.step import memory_use, step_time
-from dmodel.types import InputError
 from tests.stack_files import by_stage, job_of
 
 SYSTEM = catalog.system("H100-DGX")

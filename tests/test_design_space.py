@@ -20,10 +20,10 @@ from dmodel.design import (
     space,
 )
 from dmodel.design.constraints import DIVISIBILITY
+from dmodel.errors import InputError
 from dmodel.placement import PAIRS, Ordered, place
 from dmodel.records import LEAVES, Plan, having, value
 from dmodel.step import memory_use, step_time
-from dmodel.types import InputError
 from tests.points import quick
 
 SYSTEM = catalog.system("H100-DGX")

@@ -15,9 +15,9 @@ from calibration.importers.source import Line
 from dmodel import Plan, catalog
 from dmodel.emit import TARGETS, Job, emit
 from dmodel.emit.sheet import Sheet
+from dmodel.errors import InputError
 from dmodel.records import LEAVES, having, leaf, sized
 from dmodel.settings import parse
-from dmodel.types import InputError
 from tests.plans import plan as plan_of
 from tests.points import EDGE_MODELS
 

@@ -13,8 +13,8 @@ import pytest
 from calibration.predict import predict
 from calibration.traces import read, to_cases
 from calibration.traces.published import PUBLISHED
+from dmodel.errors import InputError
 from dmodel.profiles import default_profile, family
-from dmodel.types import InputError
 from experiments import few_shot, kinds, slow_rows
 from experiments.bases import CODE, Bases
 from experiments.study import rows, run

@@ -4,7 +4,7 @@ those that need more say so."""
 import pytest
 
 from dmodel.cli.experiment import studies, studies_folder
-from dmodel.types import InputError
+from dmodel.errors import InputError
 from experiments import scaling_plans, study
 from tests.studies import quick_study
 

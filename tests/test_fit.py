@@ -17,10 +17,10 @@ from calibration.uncertainty.cells import cells_of
 from calibration.uncertainty.laplace import student_weight
 from dmodel.coefficients import NAMES, SPECS
 from dmodel.cost.power import slowed
+from dmodel.errors import InputError
 from dmodel.profiles import GROUPINGS, Profile, default_profile, members
 from dmodel.profiles.store import load
 from dmodel.profiles.writing import to_json
-from dmodel.types import InputError
 from tests.fitting import CHIPS, NOISE, TRUTH, held_out, retimed, synthetic
 from tests.points import COEFFICIENTS, quick
 

@@ -11,6 +11,7 @@ from calibration import fit
 from calibration.footprints import fit_footprint, fit_footprints
 from calibration.predict import predict
 from dmodel import profiles
+from dmodel.errors import InputError
 from dmodel.footprint import (
     LEAST,
     NAMES,
@@ -23,7 +24,7 @@ from dmodel.footprint import (
 )
 from dmodel.profiles import default_profile
 from dmodel.step import memory_use
-from dmodel.types import GIB, InputError
+from dmodel.units import GIB
 from tests.fitting import synthetic
 
 STACK = "megatron-test"

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from dmodel.errors import InputError
 from dmodel.goodput import (
     Reliability,
     daly_interval,
@@ -15,7 +16,6 @@ from dmodel.goodput import (
     shares,
     young_interval,
 )
-from dmodel.types import InputError
 
 
 def test_llama_3_trained_more_than_nine_tenths_of_the_time():

@@ -32,9 +32,9 @@ from calibration.importers import (
 from calibration.importers.found import Result
 from dmodel.catalog.stack import stack
 from dmodel.cli import app
+from dmodel.errors import InputError
 from dmodel.records import leaf
 from dmodel.settings import parse
-from dmodel.types import InputError
 
 SAMPLES = Path(__file__).parent / "data" / "importers"
 MODEL = {

@@ -6,11 +6,11 @@ import pytest
 
 from calibration.traces import fingerprint, read, to_cases
 from dmodel import catalog, layouts
+from dmodel.errors import InputError
 from dmodel.layouts import LAYER, Pipeline, Stages, blocks_by_cost, head_cost, stages
 from dmodel.records import Plan
 from dmodel.resolve import Resolved
 from dmodel.step import step_time
-from dmodel.types import InputError
 from tests.points import COEFFICIENTS, batch, quick
 from tests.rows import answered, table_file, told
 

@@ -13,7 +13,7 @@ from dmodel.footprint import LEAST, NAMES, RESERVED_BYTES, Footprint, from_uncon
 from dmodel.records import Plan, sized
 from dmodel.step import memory_use
 from dmodel.tables import layer_keeps
-from dmodel.types import GIB
+from dmodel.units import GIB
 from tests import reference_parts
 from tests.points import EDGE_MODELS
 

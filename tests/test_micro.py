@@ -28,8 +28,8 @@ from dmodel import catalog, coefficients
 from dmodel.coefficients import SPECS
 from dmodel.cost import collectives as step_collectives
 from dmodel.cost.compute import attention_time, matmul_time
+from dmodel.errors import InputError
 from dmodel.tables import Matmuls
-from dmodel.types import InputError
 
 NOTHING = 1e-30
 

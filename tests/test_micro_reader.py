@@ -11,7 +11,7 @@ import pytest
 
 from calibration.micro import KINDS, published, read
 from calibration.micro.ship import license_of, shipped, write
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 MATMUL = "source,accelerator,dtype,m,n,k,tflops,time_us\n"
 COLLECTIVE = (

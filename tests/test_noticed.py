@@ -324,7 +324,7 @@ def test_a_flag_that_leaves_nothing_to_fit_is_named(tmp_path):
 
 def test_the_last_lines_tell_how_to_use_the_profile(tmp_path, quick):
     path = table(tmp_path, *SHAPES, {"stack": "my stack"})
-    shown = fit(path, tmp_path).stdout.replace("\n", "")
+    shown = fit(path, tmp_path).stdout.replace("\n", " ")
     assert (
         f"--profile {tmp_path / 'mine.json'} --stack megatron-lm" in shown
         and "(or of my stack)" in shown

@@ -6,22 +6,21 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-import typer
 
 from calibration.traces import read, to_cases
 from calibration.traces.published import PUBLISHED
 from calibration.traces.questions import question_of as of_row
 from calibration.traces.table import Row, TraceTable
 from dmodel import api
-from dmodel.cli.app import app
+from dmodel.cli.app import loaded
 from dmodel.cli.options import Degrees, Job
 from dmodel.cli.question import question_of
 from dmodel.columns import BY_NAME, CONFIGURATION
+from dmodel.errors import InputError
 from dmodel.question import Question
 from dmodel.records import Layout, Plan, leaf
 from dmodel.resolve import assemble, resolve
 from dmodel.settings import parse, shown
-from dmodel.types import InputError
 
 OPTIONS = {
     "n_accel": "--devices",
@@ -76,7 +75,7 @@ class Shell:
     """`dmodel predict` as the shell finds it, without what it does."""
 
     def __init__(self):
-        self.command = typer.main.get_command(app).commands["predict"]
+        self.command = loaded("predict")
         self.context = self.command.make_context("predict", [])
         parser = self.command.make_parser(self.context)
         # the command makes one for each call

@@ -9,6 +9,7 @@ import pytest
 
 from calibration.extremes import MOST, extremes
 from dmodel.coefficients import NAMES, SPECS, default, from_unconstrained, to_unconstrained
+from dmodel.errors import InputError
 from dmodel.profiles import (
     GROUPINGS,
     Profile,
@@ -19,12 +20,12 @@ from dmodel.profiles import (
     names,
     nearest,
     save,
+    shipped,
     store,
 )
 from dmodel.profiles.reading import from_json
 from dmodel.profiles.record import prior_widths
 from dmodel.profiles.writing import FORMAT, VERSION
-from dmodel.types import InputError
 
 
 def vector(seed: int) -> np.ndarray:
@@ -388,13 +389,15 @@ def shelf(monkeypatch, tmp_path):
             tmp_path / f"{name}.npz",
         )
     monkeypatch.setattr(
-        store, "shipped", lambda: {name: tmp_path / f"{name}.npz" for name in contents}
+        shipped, "files", lambda: {name: tmp_path / f"{name}.npz" for name in contents}
     )
     store._load_shipped.cache_clear()
-    store.known.cache_clear()
+    shipped.known.cache_clear()
+    shipped._words.cache_clear()
     yield
     store._load_shipped.cache_clear()
-    store.known.cache_clear()
+    shipped.known.cache_clear()
+    shipped._words.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -416,7 +419,7 @@ def test_nearest_takes_both_then_the_family_then_the_generic_one(shelf, chip, st
 
 
 def test_without_shipped_profiles_the_prior_is_nearest(monkeypatch):
-    monkeypatch.setattr(store, "shipped", dict)
+    monkeypatch.setattr(shipped, "files", dict)
     found, why = nearest("A100-80GB", "fsdp")
     assert found.name == "prior" and "no profile is shipped" in why
 

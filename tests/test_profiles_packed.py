@@ -13,6 +13,7 @@ import pytest
 
 from calibration.ship import VIEWS, rebase, write
 from dmodel.coefficients import NAMES
+from dmodel.errors import InputError
 from dmodel.profiles import (
     EVIDENCE,
     Profile,
@@ -23,10 +24,10 @@ from dmodel.profiles import (
     names,
     packing,
     save,
+    shipped,
     store,
 )
 from dmodel.profiles.writing import to_json
-from dmodel.types import InputError
 
 SHIPPED = [name for name in names() if name != "prior"]
 FROM_0_1 = Path(__file__).parent / "data" / "profile_0_1.json"
@@ -178,8 +179,8 @@ def test_views_are_those_of_the_pooled_fit():
     pooled = load("generic")
     for view in VIEWS:
         found, expected = load(view.name), rebase(pooled, view)
-        assert found.name == view.name and store.known(view.name).stacks == found.stacks
-        assert store.known(view.name).accelerators == found.accelerators
+        assert found.name == view.name and shipped.known(view.name).stacks == found.stacks
+        assert shipped.known(view.name).accelerators == found.accelerators
         np.testing.assert_allclose(found.center, expected.center, atol=1e-9)
         for chip in found.accelerators:
             for stack in found.stacks:
@@ -210,9 +211,9 @@ def test_what_ship_writes_is_what_was_fitted_as_json_has_it(tmp_path):
 
 def test_names_and_the_nearest_profile_read_no_arrays():
     program = (
-        "import dmodel; from dmodel.profiles import container, names, store;"
+        "import dmodel; from dmodel.profiles import container, names, shipped, store;"
         "container.arrays_of = None;"
-        "[store.known(name) for name in names() if name != 'prior'];"
+        "[shipped.known(name) for name in names() if name != 'prior'];"
         "assert not store._load_shipped.cache_info().currsize"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -6,10 +6,10 @@ import pytest
 from calibration.traces import published, read, to_cases
 from dmodel.cli.question import plan_document
 from dmodel.cost import memory
+from dmodel.errors import InputError
 from dmodel.recomputation import MODULES, PRODUCTS, by_policy, of_modules
 from dmodel.records import Plan, leaf
 from dmodel.resolve import Resolved, never_recompute
-from dmodel.types import InputError
 from tests.rows import answered, job, table_file, told
 
 PARTS = ("layers", "attention", "products", "elementwise")

@@ -12,8 +12,8 @@ from calibration.predict import predict
 from calibration.traces import Cases, published, to_cases
 from calibration.uncertainty.posterior import posterior
 from calibration.weights import COMPOSED_ROWS, weights_beside, weights_of
+from dmodel.errors import InputError
 from dmodel.profiles import GROUPINGS, family, load
-from dmodel.types import InputError
 from tests.fitting import retimed
 
 FOUNDRY = "llm-foundry"

@@ -8,12 +8,12 @@ from calibration.traces import read, to_cases
 from dmodel.catalog.facts import Rule
 from dmodel.coefficients import default
 from dmodel.deciding import evaluated
+from dmodel.errors import InputError
 from dmodel.question import Question
 from dmodel.records import leaf
 from dmodel.resolve import cheapest_that_fits, never_recompute, resolve
 from dmodel.settings import changed
 from dmodel.step import step_time
-from dmodel.types import InputError
 from tests.rows import answered, asked, job, one_case, table_file, told
 
 

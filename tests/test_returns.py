@@ -7,10 +7,10 @@ import pytest
 from dmodel import catalog
 from dmodel.coefficients import default
 from dmodel.design import Choices
+from dmodel.errors import InputError
 from dmodel.goodput import Reliability
 from dmodel.records import Plan
 from dmodel.returns import Growth, best_returns, half_return, marginal_returns, scaled
-from dmodel.types import InputError
 
 SYSTEM = catalog.system("H100-DGX")
 MODEL = catalog.transformer("llama-2-7b", 4096)

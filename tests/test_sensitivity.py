@@ -10,11 +10,11 @@ import pytest
 
 from dmodel import catalog
 from dmodel.coefficients import NAMES, default
+from dmodel.errors import InputError
 from dmodel.footprint import LEAST
 from dmodel.records import Plan, leaf, sized, value
 from dmodel.sensitivity import OUTPUTS, elasticities, make_case
 from dmodel.step import step_time
-from dmodel.types import InputError
 from tests.points import batch, quick
 
 SYSTEM = catalog.system("H100-DGX")

@@ -14,6 +14,7 @@ from dmodel.cli import app
 from dmodel.coefficients import default
 from dmodel.design import design, evaluate
 from dmodel.design import problem as state
+from dmodel.errors import InputError
 from dmodel.records import Plan
 from dmodel.report.words import input_words, summary
 from dmodel.sensitivity import (
@@ -36,7 +37,6 @@ from dmodel.sensitivity.relaxed import program
 from dmodel.sensitivity.searched import best_with, least
 from dmodel.sensitivity.sobol import Range, default_range, stated_range
 from dmodel.sensitivity.spread import deviations
-from dmodel.types import InputError
 
 SYSTEM = catalog.system("H100-DGX")
 MODEL = catalog.transformer("llama-3-70b", 8192.0)

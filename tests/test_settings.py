@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 
 from calibration.traces import published
+from dmodel.catalog.loader import table
 from dmodel.columns import BY_NAME
+from dmodel.errors import InputError
+from dmodel.known import entries
 from dmodel.question import Question
 from dmodel.records import LEAVES
 from dmodel.settings import (
     KNOWN,
-    WORDS,
+    SETTINGS,
     by_column,
     changed,
     described,
@@ -26,7 +29,6 @@ from dmodel.settings import (
     value_of,
 )
 from dmodel.shape import OF_MODEL, OF_PARTS
-from dmodel.types import InputError
 
 
 def test_every_leaf_of_model_and_plan_has_a_name_and_no_column_two():
@@ -152,9 +154,15 @@ def test_an_unknown_name_gets_those_alike_and_where_all_are():
 
 
 def test_words_take_words():
-    for name, word in WORDS.items():
+    for name, word in SETTINGS.items():
         for each in word.allowed:
             assert value_of(name, each) == ((each,) if word.kind == "words" else each)
+
+
+def test_the_table_of_settings_is_what_records_and_rules_have():
+    """`python -m dmodel.known` writes it anew."""
+    assert table("settings") == entries()
+    assert list(table("settings")) == list(entries())
 
 
 DATA = Path(__file__).parents[1] / "docs" / "data.md"

@@ -8,7 +8,7 @@ import pytest
 
 from calibration import fit, pooling
 from calibration.shrinkage import width_slopes
-from dmodel.types import InputError
+from dmodel.errors import InputError
 from experiments.shrinkage import STACKS
 from tests.fitting import TRUTH, synthetic
 from tests.studies import quick_study

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from dmodel.catalog.loader import table
-from dmodel.catalog.models import identify, transformer
+from dmodel.catalog.model_names import identify
+from dmodel.catalog.models import transformer
 from dmodel.catalog.stack import files, names
 from dmodel.question import Question
 from dmodel.resolve import Cases, assemble

@@ -29,10 +29,10 @@ from dmodel.catalog.stack import (
     stack,
 )
 from dmodel.described import described, vocabulary
+from dmodel.errors import InputError
 from dmodel.profiles import members
 from dmodel.question import Question
 from dmodel.resolve import resolve
-from dmodel.types import InputError
 
 RUNS = {"zero", "cp", "schedules"}
 FILES = sorted(files())

@@ -11,10 +11,10 @@ from dmodel import catalog
 from dmodel.breakdown import TERMS
 from dmodel.coefficients import SPECS, Coefficients, default
 from dmodel.cost.collectives import OWN_PART
+from dmodel.errors import InputError
 from dmodel.records import Model, Plan, ff_width, sized, value
 from dmodel.step import memory_use, step_time
 from dmodel.tables import layer
-from dmodel.types import InputError
 from tests import reference
 from tests.points import (
     COEFFICIENTS,

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from dmodel.errors import InputError
 from dmodel.theory import frontier, gpu, laws, training
 from dmodel.theory.closed_form import Wall, t_limit
 from dmodel.theory.elasticity import EXPONENTS, elasticities
@@ -27,7 +28,6 @@ from dmodel.theory.pattern import (
 )
 from dmodel.theory.program import Case, limit_names
 from dmodel.theory.tiling import UNROUNDED
-from dmodel.types import InputError
 
 H100 = gpu("H100 SXM")
 TENSOR, ALL = frozenset({TP_MODEL, TP_FF}), frozenset({DP, TP_MODEL, TP_FF, PP})

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dmodel.errors import InputError
 from dmodel.sweep import quick_to_compile
 from dmodel.theory import Problem, gpu, run, training
 from dmodel.theory.layout import KINDS
@@ -21,7 +22,6 @@ from dmodel.theory.relax import questions, relax, relaxed_layout
 from dmodel.theory.rounding import Space, layouts_by_gradient
 from dmodel.theory.search import Best, best_layouts
 from dmodel.theory.tiling import RELAXED
-from dmodel.types import InputError
 
 REFERENCE = Path(__file__).parents[1] / "experiments" / "reference"
 MONTH_S = 3.154e7 / 12

@@ -11,12 +11,12 @@ import jax
 import numpy as np
 import pytest
 
+from dmodel.errors import InputError
 from dmodel.theory import gpu, laws, run, search, training
 from dmodel.theory.layout import KINDS, LevelLayout
 from dmodel.theory.price import Degrees
 from dmodel.theory.search import Best, Problem, best_layouts
 from dmodel.theory.space import candidates, divisors, level_sizes
-from dmodel.types import InputError
 
 MONTH_S = 3.154e7 / 12
 ROWS = 2**16

@@ -9,9 +9,9 @@ import math
 import numpy as np
 import pytest
 
+from dmodel.errors import InputError
 from dmodel.theory import laws
 from dmodel.theory.space import Candidates, Shape, candidates, divisors, level_sizes, splits
-from dmodel.types import InputError
 
 
 def shape_of(width: int, sparse: bool) -> Shape:

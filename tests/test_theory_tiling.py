@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dmodel.errors import InputError
 from dmodel.theory import EXACT, RELAXED, REVISION_3A871BE, gpu, gpu_names, matmul_time
 from dmodel.theory.tiling import Product, flows, tiles
-from dmodel.types import InputError
 from tests import theory_reference
 from tests.points import batch, case, float64, log_differences, log_slopes, quick
 

@@ -10,10 +10,10 @@ from dmodel.catalog import loader
 from dmodel.coefficients import default
 from dmodel.cost.collectives import all_reduce_time, all_to_all_time, fabric, gather_time
 from dmodel.design.optimum import problem
+from dmodel.errors import InputError
 from dmodel.placement import place
 from dmodel.records import Network, Plan
 from dmodel.topology import capacity, check, check_devices, slices
-from dmodel.types import InputError
 
 H100 = catalog.system("H100-DGX")
 

@@ -12,10 +12,10 @@ import pytest
 from calibration.traces import fingerprint, published, read, split, to_cases, write
 from dmodel import counts
 from dmodel.coefficients import SPECS
+from dmodel.errors import InputError
 from dmodel.profiles import load
 from dmodel.records import value
 from dmodel.resolve import never_recompute
-from dmodel.types import InputError
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

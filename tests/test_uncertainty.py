@@ -23,11 +23,11 @@ from calibration.uncertainty.left_out import left_out
 from calibration.uncertainty.scatter import Misses, misses, scatter
 from dmodel import uncertainty
 from dmodel.coefficients import NAMES
+from dmodel.errors import InputError
 from dmodel.profiles import Profile, default_profile, load, save
 from dmodel.profiles.reading import from_json
 from dmodel.profiles.record import Scatter
 from dmodel.profiles.writing import to_json
-from dmodel.types import InputError
 from experiments.uncertainty_coverage import across, lacking, levels_of
 from tests.fitting import CHIPS, synthetic
 from tests.points import COEFFICIENTS

@@ -7,8 +7,8 @@ import numpy as np
 
 from calibration.collect.machine import Machine, cores
 from dmodel import catalog
+from dmodel.errors import InputError
 from dmodel.records import Chip, Cluster, Network
-from dmodel.types import InputError
 
 CORE_FLOPS_PER_S = 5e10
 """Of one core in fp32: 16 multiply-adds at 1.6 GHz; a server's core does between half and twice of

@@ -19,7 +19,8 @@ from calibration.collect.workload import WorkloadSpec, to_row
 from calibration.traces import COLUMNS, TraceTable, write
 from calibration.traces.systems import FILE as SYSTEMS
 from calibration.traces.table import Row
-from dmodel.types import GIB, InputError
+from dmodel.errors import InputError
+from dmodel.units import GIB
 
 TRACES = "traces.csv"
 FILES = {"matmul": "gemm"}

@@ -16,7 +16,7 @@ from calibration.collect.measure import FAILURES, PARAMETERS, grid, measurer
 from calibration.collect.program import Options
 from calibration.collect.runner import Event, Job, Outcome
 from calibration.collect.tasks import Task, read_plan
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 STACK = "dmodel-collect"
 """Software that ran the steps, as traces name it; the version of jax is its variant."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 

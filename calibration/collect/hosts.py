@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from calibration.collect.runner import Job
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 LAUNCHERS = ("auto", "none", "slurm", "tpu", "env", "torchrun")
 

@@ -10,7 +10,7 @@ from calibration.collect.machine import Machine
 from calibration.collect.program import Options, measured
 from calibration.collect.runner import Job, Unavailable
 from calibration.collect.tasks import Task, make, parse
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 PARAMETERS = {kind: benchmark.parameters for kind, benchmark in BENCHMARKS.items()}
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 SCHEMA = 1
 """Version of the records. A reader refuses newer ones, line by line."""

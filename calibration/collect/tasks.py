@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 Value = int | float | str | bool
 

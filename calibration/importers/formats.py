@@ -9,7 +9,7 @@ from typing import NamedTuple
 from calibration.importers import kineto, maxtext, megatron, mlperf, nccl, nemo, torchtitan, xplane
 from calibration.importers.found import Result, Trouble
 from calibration.importers.source import Source
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 
 class Format(NamedTuple):

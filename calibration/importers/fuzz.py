@@ -24,7 +24,7 @@ from typing import NamedTuple
 from calibration.importers import formats, tables
 from calibration.importers.found import cell, number
 from calibration.importers.source import MAGIC, Source
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 SAMPLES = Path(__file__).parents[2] / "tests" / "data" / "importers"
 """Recorded samples; they stand beside the code in a checkout, and are no part of the package."""

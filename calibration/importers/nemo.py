@@ -23,7 +23,7 @@ from calibration.importers.found import (
 )
 from calibration.importers.source import Line, Source
 from calibration.importers.steps import Step, numbered, seconds_of, summary
-from dmodel.types import GIB
+from dmodel.units import GIB
 
 NAME, STACK = "nemo", "nemo"
 SIGN = re.compile(r"train_step_timing in s|reduced_train_loss")

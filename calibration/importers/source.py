@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 MAGIC, PIECE = b"\x1f\x8b", 1024
 """How a gzip stream begins, and the bytes unpacked at a time, so that what comes before a damage is

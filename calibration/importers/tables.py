@@ -25,10 +25,10 @@ from calibration.traces.questions import from_catalog, question_of
 from calibration.traces.reader import problems
 from calibration.traces.schema import SHAPE, misspelled
 from calibration.traces.table import Row
+from dmodel.errors import InputError
 from dmodel.question import degrees
 from dmodel.recomputation import CHOICES
 from dmodel.settings import ALIASES, KNOWN, parse, shown, text_of, unknown, value_of
-from dmodel.types import InputError
 
 NEEDED = {
     TRACES: (*SHAPE, "accelerator", "n_accel", "global_batch"),

@@ -24,8 +24,8 @@ from dmodel.catalog.loader import resolve
 from dmodel.coefficients import SPECS
 from dmodel.cost.collectives import OWN_PART
 from dmodel.cost.compute import SOFTER
+from dmodel.errors import InputError
 from dmodel.smooth import SHARPNESS, maximum
-from dmodel.types import InputError
 
 FILE = DATA / "fits.json"
 

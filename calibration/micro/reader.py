@@ -20,7 +20,7 @@ from calibration.traces.schema import Column, parse_number
 from calibration.traces.table import Problem, Row
 from dmodel import catalog
 from dmodel.catalog.loader import resolve
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 DATA = Path(__file__).parent / "data"
 

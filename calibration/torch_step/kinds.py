@@ -16,7 +16,7 @@ from typing import Any
 
 from calibration.importers.kernels import group
 from calibration.torch_step.cases import Case
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 KINDS = ("products", "grouped", "attention", "streaming", "optimizer")
 """What kernels do: products, those of experts in one kernel, the attention core with what belongs

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from calibration.traces import schema
 from calibration.traces.table import Row
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 
 class Lines:

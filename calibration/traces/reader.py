@@ -17,11 +17,11 @@ from dmodel.catalog.loader import nearest
 from dmodel.catalog.stack import names as stacks
 from dmodel.catalog.stack import stack
 from dmodel.checks import problems as problems_of
+from dmodel.errors import InputError
 from dmodel.laid_out import written_stages
 from dmodel.machine import system_of
 from dmodel.question import degrees
 from dmodel.resolve import part
-from dmodel.types import InputError
 
 
 def read(paths: str | Path | Sequence[str | Path], require_time: bool = True) -> TraceTable:

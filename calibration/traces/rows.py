@@ -13,10 +13,11 @@ from calibration.traces.questions import question_of
 from calibration.traces.reader import measured_time
 from calibration.traces.table import Row, TraceTable, fingerprint
 from dmodel import resolve
+from dmodel.errors import InputError
 from dmodel.question import degrees
 from dmodel.records import Cluster, Model, Plan
 from dmodel.resolve import RuleOfRecompute
-from dmodel.types import GIB, InputError
+from dmodel.units import GIB
 
 
 class Labels(NamedTuple):

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from calibration.traces.rows import Cases
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 
 def split(cases: Cases, share: float = 0.2, seed: int = 0) -> np.ndarray:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from dmodel.catalog import extend
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 FILE = "systems.json"
 """Name of the file; `dmodel collect` writes it from what it measured."""

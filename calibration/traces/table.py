@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from calibration.traces.schema import BY_NAME, NUMBERS, parse_number
 from dmodel.catalog.loader import known_name
 from dmodel.catalog.stack import stack
+from dmodel.errors import InputError
 from dmodel.settings import parse
-from dmodel.types import InputError
 
 
 class Problem(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 
 from calibration.traces.schema import BY_NAME
 from calibration.traces.table import Row, TraceTable
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 
 def write(table: TraceTable, path: str | Path, aside: bool = True) -> None:

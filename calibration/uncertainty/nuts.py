@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from calibration.uncertainty.posterior import Approximation, Posterior
+from dmodel.errors import InputError
 from dmodel.sweep import quick_to_compile
-from dmodel.types import InputError
 
 
 class Draws(NamedTuple):

@@ -21,8 +21,8 @@ from calibration.traces import Cases
 from calibration.uncertainty.cells import cells_of, names, reduced
 from calibration.uncertainty.laplace import slopes, student_weight
 from dmodel.coefficients import NAMES
+from dmodel.errors import InputError
 from dmodel.profiles import Profile
-from dmodel.types import InputError
 
 
 class Posterior(NamedTuple):

@@ -3,15 +3,20 @@ their loader."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dmodel.catalog import chips as _chips
-from dmodel.catalog import models as _models
+from dmodel.catalog import model_names as _models
 from dmodel.catalog import systems as _systems
 from dmodel.catalog.added import extend
 from dmodel.catalog.chips import chip, precisions
 from dmodel.catalog.loader import Entry, table
-from dmodel.catalog.models import transformer
 from dmodel.catalog.systems import default_system, system, system_for
-from dmodel.types import InputError
+from dmodel.errors import InputError
+from dmodel.lazily import surface
+
+if TYPE_CHECKING:
+    from dmodel.catalog.models import transformer
 
 __all__ = [
     "KINDS",
@@ -25,6 +30,8 @@ __all__ = [
     "system_for",
     "transformer",
 ]
+
+surface(__name__, {"transformer": "dmodel.catalog.models"})
 
 _FIELDS = {"chips": _chips.fields, "systems": _systems.fields, "models": _models.fields}
 KINDS = tuple(_FIELDS)

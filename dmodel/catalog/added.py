@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from dmodel.catalog import chips, loader, systems
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 
 def extend(found: Any, where: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
 
 from dmodel.catalog.loader import Entry, field, fold, known_name, number, resolve, table
-from dmodel.records import Chip
-from dmodel.types import HOUR, InputError
+from dmodel.errors import InputError
+from dmodel.units import HOUR
+
+if TYPE_CHECKING:
+    from dmodel.records import Chip
 
 NUMBERS = {
     "exponentials_per_s": "1/s",
@@ -126,6 +129,10 @@ def chip(name: str, precision: str = "bf16") -> Chip:
     >>> float(chip("H100-80GB").flops_per_s)
     989400000000000.0
     """
+    import numpy as np
+
+    from dmodel.records import Chip
+
     main = resolve("chips", name)
     entry = table("chips")[main]
     v = {

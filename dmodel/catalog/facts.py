@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dmodel.catalog.loader import canonical, nearest
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 CONDITIONS: dict[str, str] = {
     "stack": "word",

@@ -10,7 +10,7 @@ import re
 from importlib import resources
 from typing import Any
 
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 VERSION = 1
 """Format of the data files."""

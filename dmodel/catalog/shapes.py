@@ -14,8 +14,9 @@ import numpy as np
 
 from dmodel.blocks import KINDS, Attention, Dense, Experts
 from dmodel.catalog.loader import nearest
+from dmodel.errors import InputError
 from dmodel.records import NONE, OF_MODEL, Model
-from dmodel.types import InputError, number
+from dmodel.types import number
 
 Shape = Mapping[str, Any]
 

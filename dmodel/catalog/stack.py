@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dmodel.catalog.facts import Fact, fact, release_of
 from dmodel.catalog.loader import fold, nearest
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 FOLDER = "stacks"
 EVERY, AFTER = "_every", "_after"
@@ -113,20 +113,29 @@ def _refuse_unknown(found: Mapping[str, Any], where: str) -> None:
 
 
 @functools.cache
-def files() -> dict[str, File]:
-    """The shipped files by name."""
+def _texts() -> dict[str, str]:
+    """Texts of the shipped files by name."""
     folder = resources.files("dmodel.catalog").joinpath(FOLDER)
     paths = sorted((p for p in folder.iterdir() if p.name.endswith(".toml")), key=lambda p: p.name)
-    names = [path.name.removesuffix(".toml") for path in paths]
+    return {p.name.removesuffix(".toml"): p.read_text(encoding="utf-8") for p in paths}
+
+
+@functools.cache
+def files() -> dict[str, File]:
+    """The shipped files by name."""
     return {
-        name: read(path.read_text(encoding="utf-8"), name, f"catalog, {FOLDER}/{path.name}")
-        for name, path in zip(names, paths, strict=True)
+        name: read(text, name, f"catalog, {FOLDER}/{name}.toml") for name, text in _texts().items()
     }
 
 
 def names() -> list[str]:
-    """Families that the catalog describes, members of each file among them."""
-    found = [(file.id, *file.members) for file in files().values() if not file.id.startswith("_")]
+    """Families that the catalog describes, members of each file among them. Facts are not read."""
+    heads = {name: text.partition("\n[[fact]]")[0] for name, text in _texts().items()}
+    found = [
+        (name, *tomllib.loads(head).get("members", ()))
+        for name, head in heads.items()
+        if not name.startswith("_")
+    ]
     return [name for group in found for name in group if not name.endswith("*")]
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from dmodel.catalog.chips import chip
 from dmodel.catalog.loader import Entry, field, number, resolve, table
-from dmodel.records import Cluster, Network
-from dmodel.topology import check, slices
-from dmodel.types import InputError
+from dmodel.errors import InputError
+
+if TYPE_CHECKING:
+    from dmodel.records import Cluster, Network
 
 NUMBERS = {
     "size": "count",
@@ -24,6 +24,11 @@ NUMBERS = {
 
 def _network(main: str) -> Network:
     """Network of a system, innermost level first, `[level]` arrays of float64."""
+    import numpy as np
+
+    from dmodel.records import Network
+    from dmodel.topology import check
+
     levels = table("systems")[main]["levels"]
     column = {
         key: np.array(
@@ -66,6 +71,10 @@ def system(name: str, precision: str = "bf16") -> Cluster:
     >>> system("H100-DGX").network.size.tolist()
     [8.0, inf]
     """
+    import numpy as np
+
+    from dmodel.records import Cluster
+
     main = resolve("systems", name)
     return Cluster(
         chip=chip(table("systems")[main]["chip"], precision),
@@ -140,6 +149,10 @@ def system_for(
       InputError: unknown accelerator or system, a precision that the chip lacks, or a domain size
         below 1.
     """
+    import numpy as np
+
+    from dmodel.topology import slices
+
     base = system(name or default_system(accelerator), precision)
     if whole:
         return base

@@ -7,37 +7,64 @@ import errno
 import io
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from dmodel.cli import (
-    catalog,
-    collect,
-    demo,
-    design,
-    evaluate,
-    experiment,
-    fit,
-    import_,
-    next_measurements,
-    predict,
-    sensitivity,
-    theory,
-)
-from dmodel.cli.compiled import keep_compiled_code
 from dmodel.cli.output import say
-from dmodel.types import InputError, enable_float64
+from dmodel.errors import InputError
 
 BAD_INPUT = 2
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the system says when nothing more can be written."""
 
 
+COMMANDS = {
+    "predict": "Step times of the rows of a trace file, or of one plan.",
+    "collect": "Measure this machine: micro-benchmarks and steps.",
+    "import": "Turn logs and profiles into a table of measurements.",
+    "fit": "Fit a profile to measured step times.",
+    "evaluate": "Compare predicted with measured step times.",
+    "design": "Find the best plan that fits, or the best run.",
+    "sensitivity": "What an output gains when an input grows by 1 %.",
+    "next-measurements": "Choose the runs to measure next within a budget.",
+    "theory": "Answer tables of a study of limits to training.",
+    "catalog": "What is known by name, each number with its source.",
+    "demo": "The whole path on published measurements: a report.",
+    "experiment": "List the studies, or run one.",
+}
+"""Commands in the order of the help, each in a line; `loaded` has all that they say."""
+
+
+def loaded(name: str) -> Any:
+    """A command with its options, which only its own module knows."""
+    place = name.replace("-", "_") + ("_" if name == "import" else "")
+    module = import_module(f"dmodel.cli.{place}")
+    alone = typer.Typer(**STYLE)
+    settings = getattr(module, "PASS_ON", None)
+    alone.command(name, context_settings=settings)(module.command)
+    return typer.main.get_command(alone)
+
+
+STYLE: dict[str, Any] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+}
+"""How the program and its commands look."""
+
+
 class Commands(TyperGroup):
-    """Turns a user's mistake, wherever it is found, into a message and exit code 2."""
+    """Loads the command that is asked for, and turns a user's mistake, wherever it is found, into a
+    message and exit code 2."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of the first word, and the words behind it."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found and loaded(str(name)), rest
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
@@ -69,13 +96,11 @@ def _file_trouble(error: OSError) -> str:
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
     help=(
         "A differentiable model of distributed transformer training: predict, fit, design, explain."
     ),
     epilog="Exit codes: 0 done; 1 no (nothing feasible, or --strict); 2 bad usage or input.",
+    **STYLE,
 )
 
 
@@ -99,18 +124,12 @@ def options(version: Version = False) -> None:
     """Options of the program itself."""
 
 
-app.command("predict")(predict.command)
-app.command("collect")(collect.command)
-app.command("import")(import_.command)
-app.command("fit")(fit.command)
-app.command("evaluate")(evaluate.command)
-app.command("design")(design.command)
-app.command("sensitivity")(sensitivity.command)
-app.command("next-measurements")(next_measurements.command)
-app.command("theory")(theory.command)
-app.command("catalog")(catalog.command)
-app.command("demo")(demo.command)
-app.command("experiment", context_settings=experiment.PASS_ON)(experiment.command)
+def later() -> None:
+    """Stands for a command in the list of all, until it is asked for."""
+
+
+for _name, _says in COMMANDS.items():
+    app.command(_name, help=_says)(later)
 
 
 def know_more_machines() -> None:
@@ -143,6 +162,4 @@ def main() -> None:
     """Entry point of the program `dmodel`."""
     speak_where_nobody_listens()
     speak_any_encoding()
-    enable_float64()
-    keep_compiled_code()
     app(prog_name="dmodel")

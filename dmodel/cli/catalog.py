@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
+from dmodel.cli.compiled import ready
 from dmodel.cli.options import Json
 from dmodel.cli.output import Document, deliver, digits, show_lines, show_table
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 KINDS = ("chips", "systems", "models", "stacks", "settings", "profiles")
 
@@ -37,7 +38,7 @@ def command(kind: Kind = None, name: Name = None, json: Json = False) -> None:
             f"unknown kind of catalog entry {kind!r}; expected one of: {', '.join(KINDS)}"
         )
     elif name is None:
-        deliver({kind: _entries(kind)}, json, _show_kind)
+        deliver({kind: _entries(kind, whole=json)}, json, _show_kind)
     else:
         deliver({"kind": kind, **_one(kind, name)}, json, _show_one)
 
@@ -51,10 +52,15 @@ def _names(kind: str) -> list[str]:
     return known[kind]() if kind in known else catalog.names(kind)
 
 
-def _entries(kind: str) -> list[Document]:
+def _entries(kind: str, whole: bool) -> list[Document]:
+    """All entries of a kind; of profiles `whole`, or as much as a line shows."""
     from dmodel import catalog
 
-    single = {"profiles": _profile, "stacks": _stack_line, "settings": _setting}
+    single = {
+        "profiles": _profile if whole else _profile_line,
+        "stacks": _stack_line,
+        "settings": _setting,
+    }
     if kind in single:
         return [single[kind](name) for name in _names(kind)]
     return catalog.entries(kind)
@@ -73,6 +79,14 @@ def _one(kind: str, name: str) -> Document:
 
 def _model(name: str) -> Document:
     """A model, or what a configuration file says of one."""
+    from dmodel.catalog.model_names import check
+
+    check(name)
+    ready()
+    return _described(name)
+
+
+def _described(name: str) -> Document:
     from dmodel.catalog.models import described
 
     return described(name)
@@ -138,10 +152,20 @@ def _setting(name: str) -> Document:
     return described(name)
 
 
+def _profile_line(name: str) -> Document:
+    """A profile without its coefficients."""
+    from dmodel.profiles.shipped import line
+
+    return line(name)
+
+
 def _profile(name: str) -> Document:
     """A profile as an entry: its coefficients are the fields."""
     from dmodel import profiles
+    from dmodel.profiles.shipped import check
 
+    check(name)
+    ready()
     profile = profiles.load(name)
     return {
         "name": profile.name,

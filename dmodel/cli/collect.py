@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dmodel.cli.compiled import ready
 from dmodel.cli.options import Json
 from dmodel.cli.output import Document, deliver, say, show_lines, show_table, stop
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     from calibration.collect.driver import Collected
@@ -87,10 +88,9 @@ def command(
 ) -> None:
     """Measure this machine: micro-benchmarks and training steps. Stop it at any time: it goes on
     where it stopped."""
-    from calibration.collect.hosts import check
-
     budget_s, kinds = _budget(budget_minutes), _kinds(what)
-    check(launcher)
+    ready()
+    _check_launcher(launcher)
     if dry_run:
         _list(kinds, json)
         return
@@ -112,6 +112,12 @@ def command(
         return
     deliver(_document(collected, _tables(out, parquet), out), json, _show)
     _stop_without_measurements(collected)
+
+
+def _check_launcher(name: str) -> None:
+    from calibration.collect.hosts import check
+
+    check(name)
 
 
 def _budget(minutes: float | None) -> float | None:

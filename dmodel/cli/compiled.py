@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import platform
 from pathlib import Path
 
 
@@ -24,6 +22,9 @@ def cache_folder() -> Path:
 
 def _processor() -> str:
     """Eight digits that stand for what the processor can do."""
+    import hashlib
+    import platform
+
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         can = sorted(
@@ -36,9 +37,21 @@ def _processor() -> str:
     ).hexdigest()[:8]
 
 
+def ready() -> None:
+    """Make JAX ready for the numbers of a command: float64, and compiled code on disk.
+
+    What needs no numbers, such as a help or a mistake in an option, is answered before, and without
+    JAX.
+    """
+    from dmodel.types import enable_float64
+
+    enable_float64()
+    keep_compiled_code()
+
+
 def keep_compiled_code() -> None:
     """Let JAX keep compiled code on disk, so that it compiles once; without a writable folder it
-    compiles every time."""
+    compiles every time. Where JAX has that folder already nothing changes."""
     import jax
 
     try:
@@ -46,6 +59,7 @@ def keep_compiled_code() -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # no home, or one that cannot be written
         return
-    if os.access(folder, os.W_OK):
+    set_already = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    if str(folder) != set_already and os.access(folder, os.W_OK):
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

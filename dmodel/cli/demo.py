@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dmodel.cli.compiled import ready
 from dmodel.cli.options import Degrees, Job, Json, Seed
 from dmodel.cli.output import Document, deliver, percent, plain, say, seconds, show_lines
 
@@ -51,6 +52,7 @@ def command(
     and report.html."""
     from dmodel.report.page import write
 
+    ready()
     started = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     document = plain({**study(out, quick, seed), "quick": quick})

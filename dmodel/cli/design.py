@@ -4,7 +4,7 @@ prices of limits, launch settings."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -20,6 +20,9 @@ from dmodel.cli.emitted import (
 )
 from dmodel.cli.options import Json, takes
 from dmodel.cli.output import Document, deliver, say, stop
+
+if TYPE_CHECKING:
+    from dmodel.asked import Asked
 
 __all__ = ["command", "design_document", "search", "show_design"]
 
@@ -117,12 +120,11 @@ def command(
 
 def _plan(job: DesignJob, ways: Ways) -> None:
     """The best plan of a job whose sizes are given."""
-    from dmodel.asked import provenance
     from dmodel.cli import design_plan
     from dmodel.cli.question import setting
 
     asked = setting(fixed_job(job))
-    say(provenance(asked))
+    _say_profile(asked)
     document, best = design_plan.answered(job, asked, ways)
     if ways.emit is not None and best is not None:
         document["emit"] = emit_document(asked, asked.model, best, ways.emit)
@@ -137,11 +139,10 @@ def _plan(job: DesignJob, ways: Ways) -> None:
 
 def _run(job: DesignJob, ways: Ways) -> None:
     """The best run: sizes and plan together."""
-    from dmodel.asked import provenance
     from dmodel.cli import design_run, design_tables
 
     asked = design_run.run_setting(job)
-    say(provenance(asked))
+    _say_profile(asked)
     document, emitted = design_run.answered(job, asked, ways)
     if emitted is not None:
         document["emit"] = emitted
@@ -149,6 +150,12 @@ def _run(job: DesignJob, ways: Ways) -> None:
     if document["best"] is None:
         design_tables.say_infeasible(document)
         stop(1)
+
+
+def _say_profile(asked: Asked) -> None:
+    from dmodel.asked import provenance
+
+    say(provenance(asked))
 
 
 def _deliver(document: Document, ways: Ways, show: Any) -> None:

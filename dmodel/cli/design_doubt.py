@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.output import Document, percent
-from dmodel.records import leaf
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +22,7 @@ def row_of(c: Candidate, stated: Problem) -> list[float]:
     """A candidate as a row of the space, whose plans share one precision."""
     from dmodel.design.rows import COLUMNS
     from dmodel.design.space import placements
-    from dmodel.records import SCHEDULES
+    from dmodel.records import SCHEDULES, leaf
 
     order = placements(stated.space).index(c.plan.layout.placement)
     code = {"schedule": SCHEDULES.index(c.plan.layout.schedule), "placement": order, "precision": 0}

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from dmodel.cli.options import JOB, Job, ProfileOption
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 RUN, SEARCH = "The run (frees its sizes and searches them together with the plan)", "The search"
 """Headings of the options in the help."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dmodel.cli.design_options import FREE_BATCH, OF_LOSS, DesignJob, batch, device_range, freed
 from dmodel.cli.options import Job
 from dmodel.cli.output import Document, say
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     from dmodel.asked import Asked

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dmodel.cli.output import Document, say, show_lines
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     from dmodel.asked import Asked
@@ -37,12 +37,17 @@ def check_target(target: str | None, file: Path | None) -> None:
     Raises:
       InputError: an unknown framework, a file without one, or one that cannot be written.
     """
-    from dmodel.emit import TARGETS
-
-    if target is not None and target not in TARGETS:
-        raise InputError(f"--emit: expected one of {', '.join(TARGETS)}; got {target!r}")
+    if target is not None:
+        _check_framework(target)
     if file is not None:
         _check_file(target, file)
+
+
+def _check_framework(target: str) -> None:
+    from dmodel.emit import TARGETS
+
+    if target not in TARGETS:
+        raise InputError(f"--emit: expected one of {', '.join(TARGETS)}; got {target!r}")
 
 
 def _check_file(target: str | None, file: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dmodel.cli.compiled import ready
 from dmodel.cli.options import Json, ProfileOption, Strict, TraceFiles
 from dmodel.cli.output import Document, deliver, percent, say, show_lines, show_table, stop
 
@@ -27,6 +28,7 @@ def command(
     from dmodel.cli.rows import faults, report_problems
     from dmodel.profiles import EVIDENCE
 
+    ready()
     table = table_of(traces)
     report_problems(table)
     document = _document(table, profile if profile or traces else EVIDENCE)

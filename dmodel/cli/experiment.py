@@ -17,7 +17,7 @@ import dmodel
 from dmodel.cli.compiled import cache_folder
 from dmodel.cli.options import Json
 from dmodel.cli.output import show_table, stop
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 Name = Annotated[
     str | None, typer.Argument(metavar="NAME", help="Study to run; without it they are listed.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dmodel.cli.compiled import ready
 from dmodel.cli.options import Json, Seed, Strict
 from dmodel.cli.output import (
     Document,
@@ -21,7 +22,7 @@ from dmodel.cli.output import (
     show_table,
     stop,
 )
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,16 +73,29 @@ def command(
 ) -> None:
     """Fit a profile to measured step times; what they do not determine stays where the base profile
     or its rows have it."""
+    if not 0.0 <= hold_out < 1.0:
+        raise InputError(f"--hold-out: expected a share from 0 to below 1, got {hold_out}")
+    check_apart(out, *traces)
+    _check_writable(out)
+    ready()
+    _fit(traces, out, profile, seed, hold_out, strict, json)
+
+
+def _fit(
+    traces: list[Path],
+    out: Path,
+    profile: str | None,
+    seed: int,
+    hold_out: float,
+    strict: bool,
+    json: bool,
+) -> None:
     from calibration.predict import predict
     from calibration.traces import read, to_cases
     from dmodel import profiles
     from dmodel.cli.noticed import noticed, say_noticed
     from dmodel.cli.rows import faults, report_problems
 
-    if not 0.0 <= hold_out < 1.0:
-        raise InputError(f"--hold-out: expected a share from 0 to below 1, got {hold_out}")
-    check_apart(out, *traces)
-    _check_writable(out)
     table = read(traces)
     report_problems(table)
     if strict and faults(table):

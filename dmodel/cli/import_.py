@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dmodel.cli.compiled import ready
 from dmodel.cli.options import Json
 from dmodel.cli.output import (
     Document,
@@ -19,7 +20,7 @@ from dmodel.cli.output import (
     show_table,
     stop,
 )
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     from calibration.importers import Imported
@@ -73,9 +74,21 @@ def command(
     json: Json = False,
 ) -> None:
     """Turn logs of training runs, of collectives, and profiles into a table of measurements."""
+    check_apart(out, *files)
+    ready()
+    _import(files, out, format, set, strict, json)
+
+
+def _import(
+    files: list[Path],
+    out: Path,
+    format: str | None,
+    set: list[str] | None,
+    strict: bool,
+    json: bool,
+) -> None:
     from calibration.importers import read, save, settings
 
-    check_apart(out, *files)
     found = read(files, format, settings(set or []))
     save(found, out)
     _report(found)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dmodel.cli.compiled import ready
 from dmodel.cli.options import Json, ProfileOption
 from dmodel.cli.output import (
     Document,
@@ -21,8 +22,7 @@ from dmodel.cli.output import (
     show_table,
     stop,
 )
-from dmodel.records import leaf
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,12 +79,6 @@ def command(
 ) -> None:
     """Choose the runs to measure next within a budget of device time, with a bound on what any
     choice could gain."""
-    from calibration.candidates import Asked
-    from calibration.information import CRITERIA
-    from calibration.traces import read
-    from dmodel.cli.question import choice
-    from dmodel.cli.rows import report_problems
-
     check_apart(out, traces)
     if not 0.0 < budget_minutes < 1e12:
         raise InputError(
@@ -95,6 +89,40 @@ def command(
             "--startup-seconds: expected the seconds that starting a job takes, got "
             f"{startup_seconds}"
         )
+    ready()
+    _choose(
+        traces,
+        60.0 * budget_minutes,
+        out,
+        profile,
+        criterion,
+        (steps, startup_seconds),
+        candidates,
+        json,
+    )
+
+
+def _choose(
+    traces: Path,
+    budget_s: float,
+    out: Path,
+    profile: str | None,
+    criterion: str,
+    run: tuple[int, float],
+    candidates: int,
+    json: bool,
+) -> None:
+    """Write what to measure within a budget [device-second].
+
+    Args:
+      run: steps of a run, and seconds that starting it takes.
+    """
+    from calibration.candidates import Asked
+    from calibration.information import CRITERIA
+    from calibration.traces import read
+    from dmodel.cli.question import choice
+    from dmodel.cli.rows import report_problems
+
     choice("criterion", criterion, CRITERIA)
     table = read(traces, require_time=False)
     report_problems(table)
@@ -104,14 +132,12 @@ def command(
             "named "
             "above"
         )
-    document, written = _answer(
-        table, profile, 60.0 * budget_minutes, criterion, Asked(steps, startup_seconds), candidates
-    )
+    document, written = _answer(table, profile, budget_s, criterion, Asked(*run), candidates)
     _write(out, {**document, **written})
     deliver({"file": str(traces), "plan": str(out), **document}, json, _show)
     if not document["chosen"]:
         say(
-            f"dmodel: no candidate fits {budget_minutes:g} device-minutes; the least costs "
+            f"dmodel: no candidate fits {budget_s / 60.0:g} device-minutes; the least costs "
             f"{document['cheapest_device_minutes']:.3g}"
         )
         stop(1)
@@ -223,6 +249,8 @@ def _worth(problem: Problem, chosen: Choice, criterion: str) -> Document:
 def _chosen(cases: Cases, found: Any, problem: Problem, chosen: Choice) -> list[Document]:
     """One record per run, the most valuable for its cost first."""
     import numpy as np
+
+    from dmodel.records import leaf
 
     low, high = found.interval()
     labels, plan = cases.labels, cases.plan

@@ -5,24 +5,24 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from dmodel.cli.table import folded, laid_out
+from dmodel.errors import InputError
 from dmodel.report.text import digits, gib, percent, seconds
-from dmodel.types import InputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import Progress
 
 __all__ = [
     "Document",
-    "console",
     "deliver",
     "digits",
     "gib",
@@ -107,12 +107,9 @@ def say(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
-def console() -> Console:
-    """Where tables go: stdout, as wide as the terminal, or `WIDTH` when it is none."""
-    from rich.console import Console
-
-    width = shutil.get_terminal_size((WIDTH, 40)).columns if sys.stdout.isatty() else WIDTH
-    return Console(width=width, highlight=False, soft_wrap=False)
+def _width() -> int:
+    """Columns of the terminal, or of what is none."""
+    return shutil.get_terminal_size((WIDTH, 40)).columns if sys.stdout.isatty() else WIDTH
 
 
 def show_table(
@@ -120,33 +117,25 @@ def show_table(
 ) -> None:
     """Print a table; columns named in `right` are aligned to the right, all but the first by
     default."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, name in enumerate(header):
-        table.add_column(Text(name), justify=_side(i, name, right), no_wrap=i == 0)
-    for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
-    if title:
-        # rich would fold a title to the width of its table
-        console().print(Text(title, style="bold"))
-    console().print(table)
+    sides = [name in right.split("|") if right else i > 0 for i, name in enumerate(header)]
+    cells = [[str(cell) for cell in row] for row in rows]
+    head, body = laid_out(header, cells, sides, _width())
+    title_lines = folded(title, _width()) if title else []
+    for line in (*map(_bold, title_lines), "", *map(_bold, head), *body, ""):
+        sys.stdout.write(line + "\n")
 
 
-def _side(place: int, name: str, right: str) -> Literal["left", "right"]:
-    """Side to which a column is aligned."""
-    is_right = name in right.split("|") if right else place > 0
-    return "right" if is_right else "left"
+def _bold(line: str) -> str:
+    """A line as a heading, where a terminal shows it."""
+    shown = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+    return f"\x1b[1m{line}\x1b[0m" if shown else line
 
 
 def show_lines(*lines: str) -> None:
-    """Print lines of text as they are."""
-    from rich.text import Text
-
-    for line in lines:
-        console().print(Text(line))
+    """Print lines of text as they are; those that are wider than the terminal go on below."""
+    for text in lines:
+        for line in folded(text, _width()):
+            sys.stdout.write(line + "\n")
 
 
 def progress() -> Progress:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dmodel.cli.compiled import ready
 from dmodel.cli.options import Degrees, Job, Json, Strict, takes
 from dmodel.cli.output import (
     Document,
@@ -21,10 +22,12 @@ from dmodel.cli.output import (
     show_table,
     stop,
 )
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from dmodel.question import Question
 
 Traces = Annotated[
     Path | None,
@@ -87,20 +90,34 @@ def command(
             if given is not None:
                 raise InputError(f"{option} is about one plan; leave it out, or the trace file")
         _refuse_plan_options(job, degrees)
+        check_apart(out, traces)
         _rows(traces, job.profile, out, strict, json)
 
 
 def _one_plan(
     job: Job, degrees: Degrees, other: str | None, term: str | None, strict: bool, json: bool
 ) -> None:
+    from dmodel.cli.question import question_of
+
+    question = question_of(job, degrees)
+    ready()
+    document, show = _answered(question, job.profile, other, term)
+    deliver(document, json, show)
+    if strict:
+        _stop_where_too_large(document)
+
+
+def _answered(
+    question: Question, profile: str | None, other: str | None, term: str | None
+) -> tuple[Document, Callable[[Document], None]]:
+    """What is known of one plan, and how people see it."""
     from dmodel.asked import ask, laid, provenance
     from dmodel.cli.against import against, show_against
     from dmodel.cli.answer import show_answer
-    from dmodel.cli.question import plan_document, question_of, short, title
+    from dmodel.cli.question import plan_document, short, title
     from dmodel.prediction import prediction
 
-    question = question_of(job, degrees)
-    asked = ask(question, job.profile)
+    asked = ask(question, profile)
     found = prediction(asked, laid(asked, {}))
     say(provenance(asked))
     document = {
@@ -110,7 +127,7 @@ def _one_plan(
         "assumptions": [str(each) for each in found.assumptions],
     }
     if other is not None:
-        document["against"] = against(asked, found.plan, other, job.profile)
+        document["against"] = against(asked, found.plan, other, profile)
     if term is not None:
         document["explained"] = [each.document() for each in found.explained(term)]
 
@@ -123,9 +140,7 @@ def _one_plan(
             show_lines("", found.explain(term))
         show_lines("", "Assumed:", *(f"  {text}" for text in d["assumptions"]))
 
-    deliver(document, json, show)
-    if strict:
-        _stop_where_too_large(document)
+    return document, show
 
 
 def _stop_where_too_large(document: Document) -> None:
@@ -160,7 +175,7 @@ def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json:
     from dmodel.cli.noticed import say_notes
     from dmodel.cli.rows import faults, predicted, report_problems
 
-    check_apart(out, path)
+    ready()
     table = read(path, require_time=False)
     report_problems(table)
     say_notes([note._asdict() for note in table.notes])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dmodel.cli.compiled import ready
 from dmodel.cli.options import Degrees, Job
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     from dmodel.asked import Asked
@@ -27,9 +28,15 @@ def setting(job: Job) -> Asked:
       InputError: an option is missing or no positive integer; unknown system, model, precision,
         stack or profile.
     """
+    question = question_of(job)
+    ready()
+    return _asked(question, job.profile)
+
+
+def _asked(question: Question, profile: str | None) -> Asked:
     from dmodel.asked import ask
 
-    return ask(question_of(job), job.profile)
+    return ask(question, profile)
 
 
 def question_of(job: Job, degrees: Degrees | None = None) -> Question:
@@ -38,20 +45,54 @@ def question_of(job: Job, degrees: Degrees | None = None) -> Question:
     Raises:
       InputError: an option is missing or no positive integer; an unknown name.
     """
-    from dmodel.catalog.models import reading
     from dmodel.question import Question
     from dmodel.settings import changed, typed
 
     said = typed(job.settings or ())
     _check_missing(job, said)
+    _check_names(job, said)
     for name in ("devices", "global_batch", "seq_len"):
         check_count(name, getattr(job, name))
-    model, notes = (reading(job.model, job.seq_len) if job.model else None) or (None, ())
-    start = Question({}, model=model, system=job.system or "", notes=notes)
     words = {} if degrees is None else layout_words(degrees)
     if "recompute" in said:
         words.pop("recompute_layers", None)
-    return changed(start, _own_words(job) | words | said)
+    start = changed(Question({}, system=job.system or ""), _own_words(job) | words | said)
+    return _with_shape(start, job)
+
+
+def _with_shape(question: Question, job: Job) -> Question:
+    """The question with the shape of a configuration file, where the model is one."""
+    from dmodel.catalog.model_names import config_of
+
+    if not job.model or config_of(job.model) is None:
+        return question
+    from dmodel.catalog.models import reading
+
+    model, notes = reading(job.model, job.seq_len) or (None, ())
+    return question._replace(model=model, notes=notes)
+
+
+def _check_names(job: Job, said: dict[str, str]) -> None:
+    """Refuse names that the catalog and the disk do not have.
+
+    The model's may be any where `--set` says its shape.
+    """
+    from dmodel.catalog.loader import known_name, resolve
+    from dmodel.catalog.model_names import check as check_model
+    from dmodel.catalog.model_names import identify
+    from dmodel.profiles.shipped import check as check_profile
+
+    if job.system:
+        resolve("systems", job.system)
+    if job.model and said.keys().isdisjoint(SHAPE):
+        name, _ = identify(job.model)
+        check_model(job.model if known_name("models", name) is None else name)
+    if job.profile is not None:
+        check_profile(job.profile)
+
+
+SHAPE = ("model", "n_layers", "d_model", "d_ff", "n_heads", "vocab")
+"""Settings that say another model, or the shape of one that the catalog does not have."""
 
 
 def _own_words(job: Job) -> dict[str, Any]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dmodel.cli.options import Degrees, Job, Json, takes
 from dmodel.cli.output import Document, deliver, digits, say, show_lines, show_table, stop
-from dmodel.types import NoPlanFits
+from dmodel.errors import NoPlanFits
+
+if TYPE_CHECKING:
+    from dmodel.asked import Asked
+    from dmodel.cli.sensitivity_wanted import Wanted
 
 Output = Annotated[
     str,
@@ -115,18 +119,12 @@ def command(
 ) -> None:
     """Elasticities: the change of an output [%] when an input grows by 1 %; at one plan, or with
     `--reoptimize` around the best one."""
-    from dmodel.asked import provenance
     from dmodel.cli.question import check_count, setting
-    from dmodel.cli.sensitivity_answer import answer
-    from dmodel.cli.sensitivity_parts import stop_where_wrong
-    from dmodel.cli.sensitivity_shown import write_report
     from dmodel.cli.sensitivity_wanted import Wanted, check_options
-    from dmodel.sensitivity.outputs import output_name
 
     check_count("top", top, 0)
     check_count("global", base, 0)
     check_count("interactions", interact, 0)
-    asked = setting(job)
     wanted = Wanted(
         output,
         reoptimize,
@@ -141,6 +139,18 @@ def command(
         report,
     )
     check_options(wanted, degrees)
+    _answer(setting(job), degrees, wanted, top, json)
+
+
+def _answer(asked: Asked, degrees: Degrees, wanted: Wanted, top: int, json: bool) -> None:
+    """Answer what is wanted, and end with 1 where there is no plan or a check is wrong."""
+    from dmodel.asked import provenance
+    from dmodel.cli.sensitivity_answer import answer
+    from dmodel.cli.sensitivity_parts import stop_where_wrong
+    from dmodel.cli.sensitivity_shown import write_report
+    from dmodel.sensitivity.outputs import output_name
+
+    output = output_name(wanted.output)
     say(provenance(asked))
     begun = time.perf_counter(), time.process_time()
     try:
@@ -148,14 +158,14 @@ def command(
     except NoPlanFits as no:
         nothing: Document = {
             **asked.document(),
-            "output": output_name(output),
+            "output": output,
             "plan": None,
             "message": str(no),
         }
         deliver(nothing, json, lambda d: say(f"dmodel: {d['message']}"))
         stop(1)
-    if report is not None:
-        document["files"] = write_report(report, document, figures)
+    if wanted.report is not None:
+        document["files"] = write_report(wanted.report, document, figures)
         say(
             f"report: {time.perf_counter() - begun[0]:.1f} s, "
             f"{time.process_time() - begun[1]:.1f} s of processors"

@@ -17,7 +17,7 @@ from dmodel.cli.sensitivity_shown import (
     draw_tornado,
 )
 from dmodel.cli.sensitivity_wanted import Wanted, check_names
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     from dmodel.asked import Asked

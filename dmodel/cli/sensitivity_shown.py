@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dmodel.cli.output import Document, digits, percent, plain, seconds, show_lines, show_table
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 Figures = dict[str, Callable[[], Any]]
 """Figures by name, drawn when they are written."""

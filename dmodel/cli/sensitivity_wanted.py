@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dmodel.cli.options import Degrees
 from dmodel.cli.sensitivity_shown import make_folder
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     from dmodel.sensitivity.case import Inputs
@@ -32,9 +32,6 @@ class Wanted(NamedTuple):
 def check_options(w: Wanted, degrees: Degrees) -> None:
     """Refuse what can be seen to be wrong before anything is searched, and options that would be
     ignored."""
-    from dmodel.sensitivity.outputs import output_name
-
-    output_name(w.output)
     _check_followed(w, degrees)
     _check_base(w.base)
     for text in w.ranges or ():

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 
 class Sheet(NamedTuple):

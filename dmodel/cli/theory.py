@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dmodel.cli.compiled import ready
 from dmodel.cli.options import Json
 from dmodel.cli.output import Document, check_apart, deliver, digits, say, show_lines, show_table
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     from dmodel.cli.sheet import Sheet
@@ -76,18 +77,31 @@ def command(
 ) -> None:
     """Answer tables of the study "Data movement limits to frontier model training" (arXiv
     2411.01137), exactly as its own code does."""
-    from dmodel.theory import rows
-
     asked = {"--layouts": layouts, "--matmuls": matmuls, "--optima": optima, "--sweep": sweep}
     _check_one(asked, sparse or batch_law is not None)
+    ready()
     if layouts is not None:
-        _table(layouts, rows.LAYOUT_COLUMNS, rows.layouts, out, json)
+        _layouts(layouts, out, json)
     elif matmuls is not None:
-        _table(matmuls, rows.MATMUL_COLUMNS, rows.matmuls, out, json)
+        _matmuls(matmuls, out, json)
     elif optima is not None:
         _optima(optima, out, json)
     elif sweep is not None:
         _sweep(sweep, sparse, batch_law or BATCH_LAWS[0], out, json)
+
+
+def _layouts(path: Path, out: Path | None, json: bool) -> None:
+    """The time of every row's layout."""
+    from dmodel.theory import rows
+
+    _table(path, rows.LAYOUT_COLUMNS, rows.layouts, out, json)
+
+
+def _matmuls(path: Path, out: Path | None, json: bool) -> None:
+    """The time of every row's product."""
+    from dmodel.theory import rows
+
+    _table(path, rows.MATMUL_COLUMNS, rows.matmuls, out, json)
 
 
 def _check_one(asked: dict[str, Any], of_sweep: bool) -> None:

@@ -15,8 +15,8 @@ from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES
 from dmodel.codesign.plans import Design
 from dmodel.codesign.question import Question
 from dmodel.codesign.unknowns import unit_of
+from dmodel.errors import InputError
 from dmodel.smooth import SHARPNESS
-from dmodel.types import InputError
 
 
 class Influence(NamedTuple):

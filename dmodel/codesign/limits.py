@@ -12,7 +12,8 @@ import numpy as np
 from flax import struct
 
 from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES
-from dmodel.types import Array, InputError
+from dmodel.errors import InputError
+from dmodel.types import Array
 
 SCALE = np.array([20.0 if name == "loss" else 1.0 for name in NAMES])
 """Excess of the loss counts 20 times: loss falls as about the twentieth power of compute, so all

@@ -18,7 +18,7 @@ from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES
 from dmodel.codesign.plans import Design
 from dmodel.codesign.question import Question
 from dmodel.codesign.unknowns import UNITS
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 NATURAL = {
     "seconds": (86400.0, "day"),

@@ -17,11 +17,12 @@ from dmodel.codesign.plans import Planner
 from dmodel.codesign.unknowns import ABSOLUTE, CHIP, Unknowns, catalog_values, fixed, unknowns
 from dmodel.coefficients import Coefficients
 from dmodel.design.choices import Choices
+from dmodel.errors import InputError
 from dmodel.footprint import LEAST, Footprint
 from dmodel.goodput import Reliability
 from dmodel.records import Cluster, Model, Plan
 from dmodel.topology import capacity, check_devices
-from dmodel.types import InputError, enable_float64, number
+from dmodel.types import enable_float64, number
 
 PLAIN = Choices(zero=(0, 1, 3), sp=(1,))
 """What plans may vary where nothing is said: sizes vary too, and every size asks for its own

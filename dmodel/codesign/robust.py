@@ -16,10 +16,10 @@ from dmodel.codesign.plans import Planner, Ranked
 from dmodel.codesign.question import Question
 from dmodel.coefficients import Coefficients, from_unconstrained
 from dmodel.design.rows import plans
+from dmodel.errors import InputError
 from dmodel.profiles import Profile, family
 from dmodel.profiles.record import pair_key
 from dmodel.records import Plan
-from dmodel.types import InputError
 
 WITHIN = 1.25
 """Plans are sampled that cost at most this factor of the best one at the center of the

@@ -16,8 +16,9 @@ import numpy as np
 from flax import struct
 
 from dmodel.codesign.bill import Bill, scaled
+from dmodel.errors import InputError
 from dmodel.records import Cluster, Model, ff_width, having, sized, value
-from dmodel.types import Array, InputError
+from dmodel.types import Array
 
 SIZES = ("n_layers", "d_model", "ff_ratio", "head_dim", "global_batch", "tokens", "devices")
 CHIP = ("flops_per_s", "hbm_bytes", "hbm_bytes_per_s")

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from flax import struct
 
+from dmodel.errors import InputError
 from dmodel.records import PLACEMENT, SCHEDULES
-from dmodel.types import InputError
 from dmodel.varying import Job
 
 ALL_PLACEMENTS: tuple[tuple[str, ...], ...] = tuple(

@@ -11,8 +11,8 @@ import numpy as np
 from dmodel.design import rows as rows_
 from dmodel.design.rows import INDEX
 from dmodel.design.space import Degrees, Space, options
+from dmodel.errors import InputError
 from dmodel.records import Plan, leaf
-from dmodel.types import InputError
 from dmodel.varying import Job
 
 SMALLER, LARGER = np.minimum, np.maximum

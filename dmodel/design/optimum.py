@@ -21,11 +21,12 @@ from dmodel.design.remedy import Binding, Remedy
 from dmodel.design.rounding import round_plans
 from dmodel.design.search import Progress, Ranking
 from dmodel.design.space import Space
+from dmodel.errors import InputError
 from dmodel.footprint import Footprint
 from dmodel.records import Cluster, Model, Plan
 from dmodel.smooth import SHARPNESS
 from dmodel.topology import check_devices
-from dmodel.types import InputError, number
+from dmodel.types import number
 
 METHODS = ("exact", "gradient", "both")
 

@@ -17,9 +17,9 @@ import numpy as np
 from flax import struct
 
 from dmodel.design.choices import Choices, check_choices
+from dmodel.errors import InputError
 from dmodel.records import SCHEDULES, Model, Plan, counts_of, ff_width, named_parts, value
 from dmodel.stages import held, short_by
-from dmodel.types import InputError
 from dmodel.varying import meant
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dmodel.emit import maxtext, megatron, nemo, text, torchtitan
 from dmodel.emit.sheet import Job, LeftOut, Setting, Sheet, number_format, whole
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 FRAMEWORKS = {module.NAME: module for module in (megatron, nemo, torchtitan, maxtext)}
 TARGETS = (*FRAMEWORKS, "json")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dmodel.emit.sizes import sizes
+from dmodel.errors import InputError
 from dmodel.records import LEAVES, Model, Plan, leaf
-from dmodel.types import InputError
 
 Setting = bool | int | float | str | list[str] | None
 

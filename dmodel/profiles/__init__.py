@@ -1,9 +1,15 @@
 """Profiles: fitted coefficients as data, with what they were fitted on and how sure they are."""
 
-from dmodel.profiles.choosing import nearest
+from typing import TYPE_CHECKING
+
+from dmodel.lazily import surface
 from dmodel.profiles.groupings import GROUPINGS, family, members
-from dmodel.profiles.record import Profile, default_profile
-from dmodel.profiles.store import EVIDENCE, load, names, save
+from dmodel.profiles.shipped import EVIDENCE, names
+
+if TYPE_CHECKING:
+    from dmodel.profiles.choosing import nearest
+    from dmodel.profiles.record import Profile, default_profile
+    from dmodel.profiles.store import load, save
 
 __all__ = [
     "EVIDENCE",
@@ -17,3 +23,11 @@ __all__ = [
     "nearest",
     "save",
 ]
+
+_NAMES = {
+    "dmodel.profiles.choosing": ("nearest",),
+    "dmodel.profiles.record": ("Profile", "default_profile"),
+    "dmodel.profiles.store": ("load", "save"),
+}
+
+surface(__name__, {name: home for home, names_of in _NAMES.items() for name in names_of})

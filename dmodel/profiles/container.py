@@ -8,11 +8,12 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from dmodel.errors import InputError
 
-from dmodel.types import InputError
+if TYPE_CHECKING:
+    import numpy as np
 
 FORMAT, VERSION = "dmodel-packed-profile", 1
 
@@ -31,6 +32,8 @@ def write(path: str | Path, words: Mapping[str, Any], arrays: Mapping[str, np.nd
     Raises:
       OSError: it cannot be written.
     """
+    import numpy as np
+
     told = {"format": FORMAT, "version": VERSION, **words}
     parts = {WORDS: json.dumps(told, allow_nan=False, ensure_ascii=False).encode()}
     for name, array in sorted(arrays.items()):
@@ -89,6 +92,8 @@ def arrays_of(path: str, content: bytes) -> dict[str, np.ndarray]:
 
 
 def _array(part: bytes) -> np.ndarray:
+    import numpy as np
+
     return np.lib.format.read_array(io.BytesIO(part), allow_pickle=False)
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from dmodel.coefficients import NAMES
+from dmodel.errors import InputError
 from dmodel.footprint import SPECS as FOOTPRINT
 from dmodel.footprint import Footprint
 from dmodel.profiles.groupings import GROUPINGS
 from dmodel.profiles.record import Fitted, Profile, Scatter
 from dmodel.profiles.writing import FORMAT, VERSION
-from dmodel.types import InputError
 
 LATER = ("port",)
 """Groupings that files of this version may lack, as those that were fitted before them do: no

@@ -12,6 +12,7 @@ import numpy as np
 from dmodel.coefficients import NAMES, SPECS, Coefficients, from_unconstrained
 from dmodel.footprint import LEAST, SPREAD, Footprint
 from dmodel.profiles.groupings import GROUPINGS, members
+from dmodel.profiles.shipped import FITTED_TO_NOTHING, PRIOR
 
 
 def _default_vector() -> np.ndarray:
@@ -154,4 +155,4 @@ class Profile:
 
 def default_profile() -> Profile:
     """The prior itself: what the package believes without any measurement."""
-    return Profile(name="prior", description="default coefficients, fitted to nothing")
+    return Profile(name=PRIOR, description=FITTED_TO_NOTHING)

@@ -5,56 +5,17 @@ A file whose name ends in `.npz` is packed, any other is JSON; both are read by 
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from dmodel.profiles import container, packing, views
+from dmodel.errors import InputError
+from dmodel.profiles import container, packing, shipped, views
 from dmodel.profiles.reading import document_of, from_json, outside_checked
 from dmodel.profiles.record import Profile, default_profile
 from dmodel.profiles.writing import to_json
-from dmodel.types import InputError
-
-EVIDENCE = "held-out"
-"""Shipped to be judged, not to be used: fitted without the 20 % of the published rows that
-`evaluate` then shows it on."""
-
-PACKED = ".npz"
-"""How the name of a packed file ends."""
-
-
-class Known(NamedTuple):
-    """What a profile was fitted on."""
-
-    accelerators: tuple[str, ...]
-    stacks: tuple[str, ...]
-
-
-@lru_cache
-def shipped() -> dict[str, Any]:
-    """Files of the shipped profiles by name."""
-    folder = resources.files("dmodel.profiles") / "data"
-    return {
-        f.name.removesuffix(PACKED): f
-        for f in sorted(folder.iterdir(), key=lambda f: f.name)
-        if f.name.endswith(PACKED)
-    }
-
-
-def names() -> list[str]:
-    """Names of the shipped profiles, `prior` (fitted to nothing) among them."""
-    return sorted([*shipped(), "prior"])
-
-
-@lru_cache
-def known(name: str) -> Known:
-    """What a shipped profile was fitted on; its arrays stay on the disk."""
-    words = container.words_of(name, shipped()[name].read_bytes())["document"]
-    return Known(tuple(words["accelerators"]), tuple(words["stacks"]))
 
 
 def save(profile: Profile, path: str | Path, beside: Profile | None = None) -> None:
@@ -68,7 +29,7 @@ def save(profile: Profile, path: str | Path, beside: Profile | None = None) -> N
     """
     document = to_json(profile)
     try:
-        if Path(path).suffix == PACKED:
+        if Path(path).suffix == shipped.PACKED:
             other = None if beside is None else _rows_of(beside)
             container.write(path, *packing.pack(document, other))
         else:
@@ -94,13 +55,13 @@ def load(name_or_path: str | Path) -> Profile:
     ('H100-80GB',)
     """
     name = str(name_or_path)
-    if name == "prior":
+    if name == shipped.PRIOR:
         return default_profile()
-    if name in shipped():
+    if name in shipped.files():
         return _load_shipped(name)
     path = Path(name)
     if not path.is_file():
-        raise _unknown(name)
+        raise shipped.unknown(name)
     try:
         content = path.read_bytes()
         text = "" if content.startswith(container.MAGIC) else content.decode("utf-8")
@@ -113,17 +74,9 @@ def load(name_or_path: str | Path) -> Profile:
     return from_json(document_of(str(path), text), str(path))
 
 
-def _unknown(name: str) -> InputError:
-    near = difflib.get_close_matches(name.lower(), names(), n=3, cutoff=0.4)
-    hint = f"; did you mean {', '.join(near)}?" if near else "."
-    return InputError(
-        f"no profile named {name!r}, and no such file{hint} Shipped: {', '.join(names())}"
-    )
-
-
 @lru_cache
 def _load_shipped(name: str) -> Profile:
-    return _unpacked(name, shipped()[name].read_bytes())
+    return _unpacked(name, shipped.files()[name].read_bytes())
 
 
 def _rows_of(profile: Profile) -> dict[str, Any]:
@@ -155,7 +108,7 @@ def _unpacked(path: str, content: bytes) -> Profile:
 def _base(path: str, words: Mapping[str, Any], where: str) -> Profile:
     """The shipped profile that a packed one refers to."""
     name = words[where]
-    if name not in shipped():
+    if name not in shipped.files():
         raise InputError(
             f"{path}: refers to the shipped profile {name!r}, which this dmodel does not have; "
             "use the dmodel that wrote it"

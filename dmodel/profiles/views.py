@@ -17,6 +17,7 @@ from dmodel.profiles import integers
 from dmodel.profiles.groupings import GROUPINGS, family, members
 from dmodel.profiles.integers import Packed
 from dmodel.profiles.record import Profile
+from dmodel.profiles.shipped import of_view
 from dmodel.profiles.writing import COEFFICIENT_DECIMALS as DECIMALS
 from dmodel.profiles.writing import rounded
 
@@ -58,7 +59,7 @@ def rebase(profile: Profile, view: View) -> Profile:
     return dataclasses.replace(
         profile,
         name=view.name,
-        description=f"{view.about}; a view of the pooled fit ({profile.description})",
+        description=of_view(view.about, profile.description),
         accelerators=accelerators,
         stacks=stacks,
         center=profile.center + sum(shift.values()),

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from dmodel.errors import InputError
 from dmodel.once import once
-from dmodel.types import Array, InputError, at_hand
+from dmodel.types import Array, at_hand
 
 COUNTED = ("n_layers", "d_model", "vocab", "seq_len")
 """What every model has one of at least."""

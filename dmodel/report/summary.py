@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dmodel.breakdown import TERMS
 from dmodel.run import CONVENTION
-from dmodel.types import GIB
+from dmodel.units import GIB
 
 if TYPE_CHECKING:
     from dmodel.prediction import Prediction

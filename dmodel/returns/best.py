@@ -18,12 +18,12 @@ import numpy as np
 from dmodel.coefficients import Coefficients
 from dmodel.design import Choices, design
 from dmodel.energy import Site
+from dmodel.errors import InputError, NoPlanFits
 from dmodel.footprint import Footprint
 from dmodel.goodput import Reliability
 from dmodel.records import Cluster, Model, Plan, leaf
 from dmodel.returns.fixed import CASES, Growth, Returns, checked_scales, evaluate, fixed, growth
 from dmodel.smooth import SHARPNESS
-from dmodel.types import InputError, NoPlanFits
 
 SHOWN = (
     "tp",

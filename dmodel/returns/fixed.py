@@ -15,13 +15,14 @@ from flax import struct
 from dmodel import run
 from dmodel.coefficients import Coefficients
 from dmodel.energy import Site, energy
+from dmodel.errors import InputError
 from dmodel.goodput import Reliability, goodput
 from dmodel.records import Cluster, Model, Plan, leaf
 from dmodel.smooth import SHARPNESS
 from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
 from dmodel.topology import capacity, check_devices
-from dmodel.types import Array, InputError
+from dmodel.types import Array
 
 GROWING = ("dp", "tp", "cp", "pp")
 """Degrees that may grow with the devices."""

@@ -13,6 +13,7 @@ from flax import struct
 
 from dmodel.blocks import KINDS
 from dmodel.coefficients import Coefficients
+from dmodel.errors import InputError
 from dmodel.footprint import LEAST, Footprint
 from dmodel.records import (
     Cluster,
@@ -27,7 +28,6 @@ from dmodel.records import (
     named_parts,
 )
 from dmodel.sensitivity.goal import Goal, usual
-from dmodel.types import InputError
 
 PREFIXES = {
     "system.chip": "chip",

@@ -19,6 +19,7 @@ import numpy as np
 
 from dmodel.blocks import KINDS
 from dmodel.design import Choices
+from dmodel.errors import InputError
 from dmodel.once import together
 from dmodel.records import Plan
 from dmodel.sensitivity.case import Inputs, Point, rebuild
@@ -26,7 +27,6 @@ from dmodel.sensitivity.searched import LIMIT, Searched, best_with, searched
 from dmodel.smooth import SHARPNESS
 from dmodel.step import memory_use, step_time
 from dmodel.sweep import sweep
-from dmodel.types import InputError
 
 GRIDS = (24, 12, 12, 12)
 """Points along an input, and then in the interval of a flip, which is cut to 2e-5 of the input."""

@@ -12,6 +12,7 @@ import numpy as np
 from flax import struct
 
 from dmodel.coefficients import Coefficients
+from dmodel.errors import InputError
 from dmodel.footprint import Footprint
 from dmodel.records import Cluster, Model, Plan
 from dmodel.sensitivity.case import Inputs, Point, group, inputs, kind, make_case, reason_without
@@ -19,7 +20,6 @@ from dmodel.sensitivity.goal import Goal
 from dmodel.sensitivity.gradient import NUDGE, elasticities_of, evaluate
 from dmodel.sensitivity.outputs import OF_THE_RUN, output_name
 from dmodel.smooth import SHARPNESS
-from dmodel.types import InputError
 
 
 class Elasticity(struct.PyTreeNode, kw_only=True):

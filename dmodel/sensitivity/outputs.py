@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from dmodel import counts, run
 from dmodel.breakdown import Breakdown
+from dmodel.errors import InputError
 from dmodel.sensitivity.case import Point
 from dmodel.sensitivity.goal import tokens_to_loss, useful_share
 from dmodel.step import memory_use
-from dmodel.types import Array, InputError
+from dmodel.types import Array
 
 Output = Callable[[Point, Breakdown], Array]
 

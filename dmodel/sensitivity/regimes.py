@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dmodel.errors import InputError
 from dmodel.sensitivity.case import Inputs, Point, base_name, inputs
 from dmodel.sensitivity.gradient import elasticities_of, evaluate
 from dmodel.smooth import SHARPNESS
-from dmodel.types import InputError
 
 REGIMES = ("compute", "memory", "bandwidth", "latency")
 """Arithmetic, memory bandwidth, network bandwidth, latencies and fixed times."""

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dmodel.errors import InputError
 from dmodel.sensitivity.case import Inputs, Point, inputs
 from dmodel.sensitivity.gradient import evaluate
 from dmodel.sensitivity.outputs import OUTPUTS
 from dmodel.smooth import SHARPNESS
-from dmodel.types import InputError
 
 DEGREES = ("dp", "tp", "cp", "pp")
 

@@ -24,10 +24,10 @@ from dmodel.design import rows as rows_
 from dmodel.design import space as spaces
 from dmodel.design.judge import Problem, evaluate, excess, merits, rank_key
 from dmodel.design.search import LARGE
+from dmodel.errors import NoPlanFits
 from dmodel.records import Plan, leaf
 from dmodel.sensitivity.case import Inputs, Point, inputs, kind, rebuild
 from dmodel.smooth import SHARPNESS
-from dmodel.types import NoPlanFits
 
 POOL, JOINING = 128, 32
 """Plans of the first search that are followed, and those that join from a further one."""

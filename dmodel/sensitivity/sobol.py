@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from dmodel.coefficients import SPECS
+from dmodel.errors import InputError
 from dmodel.sensitivity.case import Inputs, Point, base_name, inputs
 from dmodel.sensitivity.gradient import Form, outputs_of
 from dmodel.sensitivity.local import check_positive, of_case
 from dmodel.sensitivity.outputs import output_name
 from dmodel.smooth import SHARPNESS
 from dmodel.sweep import sweep
-from dmodel.types import InputError
 
 BASE = 2**14
 """Base samples; the model is evaluated `(inputs + 2)` times as often."""

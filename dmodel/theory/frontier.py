@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dmodel.errors import InputError
 from dmodel.records import Cluster
 from dmodel.sweep import quick_to_compile
 from dmodel.theory.interior import BARRIER, Optima, Program, maximize
@@ -30,7 +31,7 @@ from dmodel.theory.pattern import PP, Arrays, Pattern, arrays, neighbours, possi
 from dmodel.theory.profile import Training
 from dmodel.theory.program import Case, Point, limit_names, limits, point, soft_limits, unknowns
 from dmodel.theory.study import DEADLINE_S, LINEAR
-from dmodel.types import InputError, enable_float64
+from dmodel.types import enable_float64
 
 SAMPLES, STARTS, BATCH = 512, 2, 16
 """Random points of which a start is the best; starts per pattern; programs solved at once."""

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from dmodel.catalog.loader import fold, nearest
+from dmodel.errors import InputError
 from dmodel.records import Chip, Cluster, Network
-from dmodel.types import Array, InputError
+from dmodel.types import Array
 
 THREADS, BLOCKS = 128, 4
 """Threads of a streaming multiprocessor that count for its arithmetic, and its processing blocks.

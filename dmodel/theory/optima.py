@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from dmodel.errors import InputError
 from dmodel.records import Cluster
 from dmodel.sweep import quick_to_compile
 from dmodel.theory import laws
@@ -19,7 +20,6 @@ from dmodel.theory.rows import DEGREES, Answers, Row, cell, system, whole
 from dmodel.theory.search import Best, Problem, best_layouts, no_layout
 from dmodel.theory.study import MONTH_S
 from dmodel.theory.tiling import EXACT
-from dmodel.types import InputError
 
 COLUMNS = ("gpu", "model_type", "d_model", "d_ff", "n_gpus")
 """What a row needs; `gpu_variable` may stand in place of `gpu`."""

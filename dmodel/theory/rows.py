@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from dmodel.errors import InputError
 from dmodel.records import Cluster
 from dmodel.sweep import quick_to_compile
 from dmodel.theory import laws
@@ -18,7 +19,6 @@ from dmodel.theory.gpus import Gpu, gpu
 from dmodel.theory.layout import KINDS, LevelLayout
 from dmodel.theory.profile import training
 from dmodel.theory.tiling import EXACT, REVISION_3A871BE, Rules, matmul_time
-from dmodel.types import InputError
 
 Row = Mapping[str, str]
 

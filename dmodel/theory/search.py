@@ -21,13 +21,14 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
+from dmodel.errors import InputError
 from dmodel.records import Cluster, Network
 from dmodel.sweep import sweep
 from dmodel.theory.laws import Run, flop_of
 from dmodel.theory.layout import KINDS, LevelLayout
 from dmodel.theory.price import Case, Degrees, best_way, pooled_time, way_times
 from dmodel.theory.space import Candidates, Shape, candidates, level_sizes, splits
-from dmodel.types import InputError, enable_float64
+from dmodel.types import enable_float64
 
 FIRST = 32
 """Candidates of each problem that are placed first."""

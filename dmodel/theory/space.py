@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 MICRO_BATCH_CHOICES = 4
 """How many micro-batch counts the study tries under 1F1B; under zero-bubble it tries one."""

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, cast
 
+from dmodel.errors import InputError
 from dmodel.goodput import Reliability, goodput
 from dmodel.records import Cluster
 from dmodel.theory import laws
 from dmodel.theory.gpus import Gpu
 from dmodel.theory.laws import Laws, Run
 from dmodel.theory.search import Best, Problem, best_layouts
-from dmodel.types import InputError
 
 YEAR_S = 3.154e7
 """A year as the study counts it [s]."""

@@ -16,8 +16,9 @@ from calibration.collect.program import DTYPES, Program, item_bytes, random_arra
 from calibration.collect.runner import Unavailable
 from dmodel.coefficients import Coefficients
 from dmodel.cost.compute import attention_passes
+from dmodel.errors import InputError
 from dmodel.records import Cluster
-from dmodel.types import Array, InputError
+from dmodel.types import Array
 
 
 class Attention(NamedTuple):

@@ -19,8 +19,9 @@ from calibration.collect.program import Program, item_bytes, random_array, sets
 from calibration.collect.runner import Unavailable
 from dmodel.coefficients import Coefficients
 from dmodel.cost import collectives as cost
+from dmodel.errors import InputError
 from dmodel.records import Cluster
-from dmodel.types import Array, InputError
+from dmodel.types import Array
 
 AXES = ("other", "group")
 

@@ -14,9 +14,10 @@ from calibration.collect.machine import Machine
 from calibration.collect.program import DTYPES, Program, item_bytes, random_array, sets
 from dmodel.coefficients import Coefficients
 from dmodel.cost.compute import matmul_time
+from dmodel.errors import InputError
 from dmodel.records import Cluster
 from dmodel.tables import Matmuls
-from dmodel.types import Array, InputError
+from dmodel.types import Array
 
 
 class Matmul(NamedTuple):

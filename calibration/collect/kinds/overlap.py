@@ -17,8 +17,9 @@ from calibration.collect.kinds.collectives import AXES, Collective, buffer, grou
 from calibration.collect.machine import Machine
 from calibration.collect.program import Program, random_array
 from dmodel.coefficients import Coefficients
+from dmodel.errors import InputError
 from dmodel.records import Cluster
-from dmodel.types import Array, InputError
+from dmodel.types import Array
 
 
 class Overlap(NamedTuple):

@@ -18,9 +18,10 @@ from calibration.collect.runner import Unavailable
 from calibration.collect.workload import WorkloadSpec
 from calibration.collect.workload.spec import check
 from dmodel.coefficients import Coefficients
+from dmodel.errors import InputError
 from dmodel.records import Cluster
 from dmodel.step import memory_use, step_time
-from dmodel.types import Array, InputError
+from dmodel.types import Array
 
 LARGEST_SHARE = 0.7
 """Of a device's memory that a step may take by the model's count; the count leaves out what

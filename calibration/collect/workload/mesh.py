@@ -22,7 +22,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh, PartitionSpec
 
 from calibration.collect.workload.spec import AXES, WorkloadSpec
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 BATCH_AXES = ("data", "fsdp", "expert")
 

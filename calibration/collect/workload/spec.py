@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from dmodel.catalog.shapes import decoder
 from dmodel.counts import parameters
+from dmodel.errors import InputError
 from dmodel.records import Model, Plan
-from dmodel.types import InputError
 
 AXES = ("pipeline", "data", "fsdp", "expert", "context", "tensor")
 """Axes of the mesh, outermost first: neighbours on the innermost axis sit on the fastest links."""

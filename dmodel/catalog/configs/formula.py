@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 OPERATORS: Mapping[type, Callable[..., Any]] = {
     ast.Add: operator.add,

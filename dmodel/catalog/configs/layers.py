@@ -12,8 +12,8 @@ from dmodel.catalog.configs.families import Family, PartFormulas, Rules
 from dmodel.catalog.configs.formula import worked_out
 from dmodel.catalog.configs.source import Config
 from dmodel.catalog.shapes import assembled
+from dmodel.errors import InputError
 from dmodel.records import Model
-from dmodel.types import InputError
 
 LARGEST = 10**9
 """No number of a file is larger."""

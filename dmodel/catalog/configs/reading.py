@@ -10,8 +10,8 @@ from dmodel.catalog.configs.families import PLAIN, Family, Rules, family_of, mod
 from dmodel.catalog.configs.layers import MissingKey, Scope, model
 from dmodel.catalog.configs.source import Source, source
 from dmodel.catalog.loader import nearest
+from dmodel.errors import InputError
 from dmodel.records import Model
-from dmodel.types import InputError
 
 
 class Reading(NamedTuple):

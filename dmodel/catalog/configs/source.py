@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dmodel.types import InputError
+from dmodel.errors import InputError
 
 Config = dict[str, Any]
 
