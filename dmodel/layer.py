@@ -95,7 +95,7 @@ def attention_passes(
         rows.behind,
     )
     older = compute.older_kernels(plan)
-    forward, backward = (jnp.asarray(each_row).sum(0) for each_row in newest)
+    forward, backward = (each_row.sum(0) for each_row in newest)
     return Passes(older.forward * forward, older.backward * backward)
 
 

@@ -39,7 +39,7 @@ LIMITS = (
 def plans(design: Document) -> list[tuple[str, Document]]:
     """The plans found and those compared, each with its name."""
     exact = [(f"exact {i + 1}", p) for i, p in enumerate(design["exact"])]
-    gradient = [("gradient", design["gradient"])] if design["gradient"] else []
+    gradient = [("gradient", design["gradient"])] if design.get("gradient") else []
     return exact + gradient + [(p["name"], p) for p in design["compared"]]
 
 
@@ -252,7 +252,7 @@ def _gap(found: Document) -> str:
     """The two searches compared, and the lower bound."""
     gap = (
         ""
-        if found["gap"] is None
+        if found.get("gap") is None
         else f"Gap of the gradient's plan to the best of all: {percent(found['gap'], 2)}. "
     )
     return (
