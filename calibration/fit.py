@@ -105,9 +105,9 @@ def negative_log_posterior(p: Parameters, prior: Prior, data: Data) -> jax.Array
     return (data.weight * misfit).sum() + pooling.penalty(p)
 
 
-FEW = 512
-"""Rows times starts up to which compiling quickly saves more than running quickly: a dozen rows of
-a stack that the base does not know fit in seconds, not in half a minute."""
+FEW = 256
+"""Rows up to which compiling quickly saves more than running quickly: a dozen rows of a stack that
+the base does not know fit in seconds, and beside a hundred of the base's too."""
 
 
 @cache
@@ -122,7 +122,8 @@ def _compiled(few: bool) -> Callable[[Parameters, Prior, Data], tuple[jax.Array,
 def _settled(loss: Loss, p: Parameters) -> Parameters:
     """Parameters at the prior mean wherever no row has a slope, so that the prior's alone, `θ`, is
     the whole: where descents were scattered they come near it only."""
-    return jax.tree.map(lambda x, slope: jnp.where(slope == x, 0.0, x), p, loss(p)[1])
+    at, slopes = (jax.tree.map(np.asarray, tree) for tree in (p, loss(p)[1]))
+    return jax.tree.map(lambda x, slope: np.where(slope == x, 0.0, x), at, slopes)
 
 
 def optimize(
@@ -149,7 +150,7 @@ def optimize(
     """
     rows, wide = padded_rows(data), jax.device_put(padded_groups(prior))
     begin = _starts(pooling.start(wide, len(NAMES)), seed, starts, first, prior.fresh)
-    compiled = _compiled(starts * len(rows.weight) <= FEW)
+    compiled = _compiled(len(rows.weight) <= FEW)
 
     def loss(p: Parameters) -> tuple[jax.Array, Parameters]:
         return compiled(p, wide, rows)
@@ -185,11 +186,8 @@ def _starts(
     """Where descents begin: with slow hosts, scattered, from a base with hosts that wait for each
     other, and at parameters that are known."""
     leaves, tree = jax.tree.flatten(zero)
-    keys = jax.random.split(jax.random.key(seed), len(leaves))
-    spread = [
-        SCATTER * np.array(jax.random.normal(k, (starts, *x.shape)))
-        for k, x in zip(keys, leaves, strict=True)
-    ]
+    normal = _normal(seed, tuple((starts, *x.shape) for x in leaves))
+    spread = [SCATTER * np.array(x) for x in normal]
     for x in spread:
         x[0] = 0.0
     spread[0][:, NAMES.index("launch")] += SLOW_HOST
@@ -203,6 +201,13 @@ def _starts(
             x[: len(y)] = y
         spread = _with_one_more(spread, known)
     return [jax.tree.unflatten(tree, each) for each in zip(*spread, strict=True)]
+
+
+@partial(jax.jit, static_argnums=1)
+def _normal(seed: int, shapes: tuple[tuple[int, ...], ...]) -> list[jax.Array]:
+    """Arrays of normal numbers of these shapes."""
+    keys = jax.random.split(jax.random.key(seed), len(shapes))
+    return [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
 
 
 def _with_one_more(spread: list[np.ndarray], one: list[np.ndarray]) -> list[np.ndarray]:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from dmodel.types import Array, at_hand, stack
+from dmodel.types import Array, at_hand, stack, taken
 
 
 class Spec(NamedTuple):
@@ -354,7 +354,7 @@ def default() -> Coefficients:
 def to_unconstrained(values: Coefficients) -> Any:
     """`[coefficient, *batch]`: log of the positive ones, logit of the shares; by numpy where all
     are at hand."""
-    given = [getattr(values, name) for name in SPECS]
+    given = [taken(getattr(values, name)) for name in SPECS]
     at = np if at_hand(*given) else jnp
     rows = [
         at.log(x) - at.log1p(-x) if spec.bound == "share" else at.log(x)
@@ -365,6 +365,7 @@ def to_unconstrained(values: Coefficients) -> Any:
 
 def from_unconstrained(z: Array) -> Coefficients:
     """Inverse of `to_unconstrained`; z is `[coefficient, *batch]`; by numpy where it is at hand."""
+    z = taken(z)
     exp, share = (np.exp, _share) if at_hand(z) else (jnp.exp, jax.nn.sigmoid)
     kinds = {name: share if spec.bound == "share" else exp for name, spec in SPECS.items()}
     # what overflows is infinite, and what is no number stays none: JAX does not warn of either

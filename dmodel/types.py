@@ -35,6 +35,12 @@ def at_hand(*values: Array) -> bool:
     return all(isinstance(v, np.ndarray | np.generic | int | float) for v in values)
 
 
+def taken(value: Array) -> Array:
+    """A value as numpy has it where JAX has computed it; what JAX is still to compute as it is."""
+    known = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+    return np.asarray(value) if known else value
+
+
 def larger(a: Array, b: Array) -> Array:
     """The larger of two, element by element; by numpy where both are at hand."""
     return np.maximum(a, b) if at_hand(a, b) else jnp.maximum(a, b)
