@@ -33,7 +33,7 @@ from calibration.weights import nothing_left, weights_beside, weights_of
 from dmodel.coefficients import NAMES, from_unconstrained
 from dmodel.profiles import Profile, default_profile
 from dmodel.step import step_time
-from dmodel.sweep import quick_to_compile
+from dmodel.sweep import for_many, quick_to_compile
 from dmodel.types import Array, InputError, enable_float64
 
 FREEDOM = 4.0
@@ -115,7 +115,7 @@ def _compiled(few: bool) -> Callable[[Parameters, Prior, Data], tuple[jax.Array,
     """Loss and gradient: the one compiled function that both optimizers call."""
     return jax.jit(
         jax.value_and_grad(negative_log_posterior),
-        compiler_options=quick_to_compile() if few else None,
+        compiler_options=quick_to_compile() if few else for_many(),
     )
 
 
@@ -231,6 +231,8 @@ def _likeliest(places: list[End], prior: Prior, rows: Data, groups: Groups) -> P
         places[0],
         *(place for before, place in pairwise(places) if place.loss - before.loss > SAME),
     ]
+    if len(apart) == 1:
+        return apart[0].parameters
     found = np.array(
         [
             place.loss + narrowing(place.parameters, prior, rows, groups, log_ratio, FREEDOM)
