@@ -111,7 +111,7 @@ def test_starts_are_tried_until_enough_is_found_whatever_the_threads():
             threads=threads,
             enough=lambda found: len(found) > 2,
         )
-        assert len(ends) == 2 * descent.TOGETHER and seen[-1] == 1.0
+        assert len(ends) == descent.TOGETHER and seen[-1] == 1.0
 
 
 def test_an_error_of_one_start_ends_the_others():
