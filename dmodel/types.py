@@ -13,6 +13,7 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 Array = jax.Array | np.ndarray | float
 
@@ -37,7 +38,7 @@ def at_hand(*values: Array) -> bool:
 
 def taken(value: Array) -> Array:
     """A value as numpy has it where JAX has computed it; what JAX is still to compute as it is."""
-    known = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+    known = isinstance(value, jax.Array) and not isinstance(value, Tracer)
     return np.asarray(value) if known else value
 
 
@@ -74,6 +75,11 @@ def stack(*values: Array) -> Any:
 def unstacked(values: Array) -> tuple[Any, ...]:
     """The values along axis 0, by numpy where they are at hand."""
     return tuple(np.asarray(values)) if at_hand(values) else jnp.unstack(jnp.asarray(values))
+
+
+def added(values: Array) -> Any:
+    """The sum along axis 0, by numpy where it is at hand."""
+    return (np.asarray(values) if at_hand(values) else jnp.asarray(values)).sum(0)
 
 
 def each(value: Array) -> Any:
