@@ -30,6 +30,13 @@ Progress = Callable[[float, float], None]
 """Called with the share done and the least of the starts' losses, in the thread of a descent, one
 call at a time."""
 
+Enough = Callable[[Sequence["End"]], bool]
+"""Whether the ends so far, in the order of the starts, are all that is wanted."""
+
+TOGETHER = 4
+"""Starts that are tried beside each other before `Enough` is asked [count]: the same whatever the
+processors, so that the answer is."""
+
 ADAM_SHARE, EVERY = 0.6, 10
 """Share of a descent's progress that Adam is, and steps between two reports."""
 
@@ -60,13 +67,15 @@ def descents(
     lbfgs: int,
     progress: Progress,
     threads: int | None = None,
+    enough: Enough | None = None,
 ) -> list[End]:
-    """Descend from every start; ends in the order of the starts.
+    """Descend from every start, or until enough is found; ends in the order of the starts.
 
     Args:
       loss: of one start, compiled; called from several threads at once. starts: parameters to begin
         from, one at least, each with the same leaves. adam, lbfgs: steps of both, one at least, the
-        latter at most. threads: None = one per core.
+        latter at most. threads: None = one per core. enough: asked after every `TOGETHER` starts,
+        whatever the threads; None = never.
 
     Raises:
       Exception: the first of any start, or of `progress`; the others end then.
@@ -77,15 +86,22 @@ def descents(
     )
     try:
         pool.submit(loss, starts[0]).result()  # traced and compiled once, and not by every thread
-        found = [
-            pool.submit(
-                _descent, partial(watch.watched, loss), p, adam, lbfgs, partial(watch.report, i)
-            )
-            for i, p in enumerate(starts)
-        ]
-        for each in wait(found, return_when=FIRST_EXCEPTION).done:
-            each.result()  # raises what ended it
-        return [each.result() for each in found]
+        found: list[End] = []
+        step = len(starts) if enough is None else TOGETHER
+        while len(found) < len(starts):
+            begun = [
+                pool.submit(
+                    _descent, partial(watch.watched, loss), p, adam, lbfgs, partial(watch.report, i)
+                )
+                for i, p in list(enumerate(starts))[len(found) : len(found) + step]
+            ]
+            for each in wait(begun, return_when=FIRST_EXCEPTION).done:
+                each.result()  # raises what ended it
+            found += [each.result() for each in begun]
+            if enough is not None and enough(found):
+                break
+        watch.end()
+        return found
     finally:
         watch.left.set()
         pool.shutdown(cancel_futures=True)
@@ -114,9 +130,16 @@ class _Watch:
             self.done[start], self.loss[start] = done, loss
             self.progress(float(self.done.mean()), float(np.fmin.reduce(self.loss)))
 
+    def end(self) -> None:
+        """No descent is left."""
+        with self.lock:
+            self.done[:] = 1.0
+            self.progress(1.0, float(np.fmin.reduce(self.loss)))
+
 
 def _descent(loss: Loss, p: Tree, adam: int, lbfgs: int, report: Progress) -> End:
-    p = _by_adam(loss, p, adam, lambda done, value: report(ADAM_SHARE * done, value))
+    if adam:
+        p = _by_adam(loss, p, adam, lambda done, value: report(ADAM_SHARE * done, value))
     end = by_lbfgs(
         loss, p, lbfgs, lambda done, value: report(ADAM_SHARE + (1.0 - ADAM_SHARE) * done, value)
     )

@@ -1,5 +1,5 @@
-"""Fit the coefficients to measured step times by gradient descent: Student-t noise, priors, Adam
-and then L-BFGS from many starts.
+"""Fit the coefficients to measured step times by gradient descent: Student-t noise, priors, and
+L-BFGS from as many starts as still end in new places, after Adam where no base is known.
 
 The result is a `Profile`. Deterministic for a seed. Rows are judged by `ln(predicted / measured)`;
 a profile to start from turns a dozen rows into a usable fit, because whatever the rows do not
@@ -10,7 +10,7 @@ determine stays where the profile has it, or, of a stack that it knows, where it
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from calibration.footprints import fit_footprints
 from calibration.padding import padded_groups, padded_rows, without_padding
 from calibration.pooling import Groups, Parameters, Prior
 from calibration.replay import NOTHING, Replay, replay, together
+from calibration.starts import begun
 from calibration.traces import Cases
 from calibration.uncertainty import laplace, narrowing, offset_errors
 from calibration.uncertainty.scatter import known_places, misses, scatter
@@ -34,7 +35,7 @@ from dmodel.coefficients import NAMES, from_unconstrained
 from dmodel.errors import InputError
 from dmodel.profiles import Profile, default_profile
 from dmodel.step import step_time
-from dmodel.sweep import quick_to_compile
+from dmodel.sweep import for_many, quick_to_compile
 from dmodel.types import Array, enable_float64
 
 FREEDOM = 4.0
@@ -42,30 +43,17 @@ FREEDOM = 4.0
 scales."""
 
 
-ADAM_STEPS, LBFGS_STEPS = 250, 120
-
-SCATTER = 0.8
-"""Spread of the starts around the prior mean, in prior standard deviations."""
-
-SLOW_HOST = 2.1
-"""How many prior standard deviations above its mean the time between launches starts, at 22
-latencies, for all stacks together. Where the device decides, that time has no slope, so a fit that
-begins there never learns which rows wait for their host, and lets other coefficients stand in for
-it (loss of all rows after a round: −2,684 from 2 latencies, −2,784 to −2,794 from 22 to 73). Where
-the host decides, it falls until it fits."""
-
-SLOW_MEETING = 0.7
-"""How many prior standard deviations above its mean the wait of hosts for each other (`rendezvous`)
-begins, in one more start of a fit from a base, in every group that may move. Where hosts have time
-it has no slope, like launching: in three of 30 draws of twelve rows of the nanotron sweep no
-scattered start came near the 40 times that its pipelines take, whose rows passed for outliers (loss
-−8.7 for −32.2)."""
+ADAM_STEPS, LBFGS_STEPS, FROM_BASE_STEPS = 250, 120, 400
+"""Steps of Adam, of L-BFGS behind it at most, and of L-BFGS alone from a base. A base is near to
+where rows lead: there L-BFGS alone ends where it ends behind Adam, after 35 to 140 evaluations
+instead of 280."""
 
 STARTS, STARTS_FROM_BASE = 8, 12
 """Descents of a fit, and of one from a base, whose dozen rows have more places to end in and cost
-less. Of ten draws of twelve rows of B200, other chips of its stacks known, four scattered starts
-left three at places of twice the error (5.2 / 6.9 %, worst draw 22.9; by the most likely place of
-twelve 3.6 / 7.0 %, 10.7)."""
+less; at most, as none begins once `AGREE` further ones have ended where the best one did. Of ten
+draws of twelve rows of B200, other chips of its stacks known, four scattered starts left three at
+places of twice the error (5.2 / 6.9 %, worst draw 22.9; by the most likely place of twelve 3.6 /
+7.0 %, 10.7)."""
 
 PSEUDO = 2.0
 """How many members the width before any fit counts for, when widths are learned."""
@@ -102,9 +90,9 @@ def negative_log_posterior(p: Parameters, prior: Prior, data: Data) -> jax.Array
     return (data.weight * misfit).sum() + pooling.penalty(p)
 
 
-FEW = 512
-"""Rows times starts up to which compiling quickly saves more than running quickly: a dozen rows of
-a stack that the base does not know fit in seconds, not in half a minute."""
+FEW = 256
+"""Rows up to which compiling quickly saves more than running quickly: a dozen rows of a stack that
+the base does not know fit in seconds, and beside a hundred of the base's too."""
 
 
 @cache
@@ -112,14 +100,15 @@ def _compiled(few: bool) -> Callable[[Parameters, Prior, Data], tuple[jax.Array,
     """Loss and gradient: the one compiled function that both optimizers call."""
     return jax.jit(
         jax.value_and_grad(negative_log_posterior),
-        compiler_options=quick_to_compile() if few else None,
+        compiler_options=quick_to_compile() if few else for_many(),
     )
 
 
 def _settled(loss: Loss, p: Parameters) -> Parameters:
     """Parameters at the prior mean wherever no row has a slope, so that the prior's alone, `θ`, is
     the whole: where descents were scattered they come near it only."""
-    return jax.tree.map(lambda x, slope: jnp.where(slope == x, 0.0, x), p, loss(p)[1])
+    at, slopes = (jax.tree.map(np.asarray, tree) for tree in (p, loss(p)[1]))
+    return jax.tree.map(lambda x, slope: np.where(slope == x, 0.0, x), at, slopes)
 
 
 def optimize(
@@ -133,10 +122,10 @@ def optimize(
     progress: Callable[[float, float], None],
     first: Parameters | None = None,
 ) -> Parameters:
-    """Descend from many starts; start 0 is the prior mean, with slow hosts where the center is
-    free, the others scatter around it; the least loss wins. A fit from a base has one start more,
-    start 0 with hosts that wait for each other (`SLOW_MEETING`), and its most likely place wins
-    (`_likeliest`).
+    """Descend from starts until they end alike; start 0 is the prior mean, with slow hosts where
+    the center is free, the others scatter around it; the least loss wins. A fit from a base has one
+    start more, start 0 with hosts that wait for each other (`SLOW_MEETING`), which comes next, and
+    its most likely place wins (`_likeliest`).
 
     Args:
       first: parameters to start from besides; None = nothing is known.
@@ -145,13 +134,14 @@ def optimize(
       FloatingPointError: the loss is not finite at any start.
     """
     rows, wide = padded_rows(data), jax.device_put(padded_groups(prior))
-    begin = _starts(pooling.start(wide, len(NAMES)), seed, starts, first, prior.fresh)
-    compiled = _compiled(starts * len(rows.weight) <= FEW)
+    begin = begun(pooling.start(wide, len(NAMES)), seed, starts, first, prior.fresh)
+    compiled = _compiled(len(rows.weight) <= FEW)
 
     def loss(p: Parameters) -> tuple[jax.Array, Parameters]:
         return compiled(p, wide, rows)
 
-    ends = descents(loss, begin, adam=ADAM_STEPS, lbfgs=polish, progress=progress)
+    steps = {"adam": ADAM_STEPS if prior.fresh else 0, "lbfgs": polish}
+    ends = descents(loss, begin, progress=progress, enough=_alike, **steps)
     ends = sorted((end for end in ends if np.isfinite(end.loss)), key=lambda end: end.loss)
     if not ends:
         raise FloatingPointError(
@@ -164,39 +154,20 @@ def optimize(
     return next(places).parameters if prior.fresh else _likeliest(list(places), prior, rows, groups)
 
 
-def _starts(
-    zero: Parameters, seed: int, starts: int, first: Parameters | None, fresh: bool
-) -> list[Parameters]:
-    """Where descents begin: with slow hosts, scattered, from a base with hosts that wait for each
-    other, and at parameters that are known."""
-    leaves, tree = jax.tree.flatten(zero)
-    keys = jax.random.split(jax.random.key(seed), len(leaves))
-    spread = [
-        SCATTER * np.array(jax.random.normal(k, (starts, *x.shape)))
-        for k, x in zip(keys, leaves, strict=True)
-    ]
-    for x in spread:
-        x[0] = 0.0
-    spread[0][:, NAMES.index("launch")] += SLOW_HOST
-    if not fresh:
-        waiting = [x[0].copy() for x in spread]
-        waiting[1][:, NAMES.index("rendezvous")] = SLOW_MEETING
-        spread = _with_one_more(spread, waiting)
-    if first is not None:
-        known = [np.zeros(x.shape) for x in leaves]
-        for x, y in zip(known, jax.tree.leaves(first), strict=True):
-            x[: len(y)] = y
-        spread = _with_one_more(spread, known)
-    return [jax.tree.unflatten(tree, each) for each in zip(*spread, strict=True)]
+AGREE = 2
+"""Further starts that have to end where the best one did before no more are tried [count]."""
 
 
-def _with_one_more(spread: list[np.ndarray], one: list[np.ndarray]) -> list[np.ndarray]:
-    """Starts, leaf by leaf, and one more behind them."""
-    return [np.concatenate([x, y[None]]) for x, y in zip(spread, one, strict=True)]
+def _alike(ends: Sequence[End]) -> bool:
+    """Whether the best place of descents was reached by so many starts that others hardly lead to
+    a better one."""
+    losses = [end.loss for end in ends if np.isfinite(end.loss)]
+    return sum(x - min(losses) <= SAME for x in losses) > AGREE
 
 
 SAME = 1e-3
-"""Losses closer than this are of one place."""
+"""Losses closer than this are of one place: descents that ended in one agree to three decimals,
+and of 104 from eight draws of twelve rows no two places were nearer than 0.009."""
 
 
 def _likeliest(places: list[End], prior: Prior, rows: Data, groups: Groups) -> Parameters:
@@ -210,6 +181,8 @@ def _likeliest(places: list[End], prior: Prior, rows: Data, groups: Groups) -> P
         places[0],
         *(place for before, place in pairwise(places) if place.loss - before.loss > SAME),
     ]
+    if len(apart) == 1:
+        return apart[0].parameters
     found = np.array(
         [
             place.loss + narrowing(place.parameters, prior, rows, groups, log_ratio, FREEDOM)
@@ -265,7 +238,7 @@ def fit(
     name: str = "fitted",
     rounds: int = 2,
     held: Mapping[str, float] | None = None,
-    polish: int = LBFGS_STEPS,
+    polish: int | None = None,
 ) -> Profile:
     """Fit a profile to measured step times.
 
@@ -276,12 +249,13 @@ def fit(
         Of stacks that it knows its own rows are fitted beside the new ones, at less weight
         (`calibration.replay`).
       seed: of the scattered starts. held_out: rows to keep out, `[row]` bool.
-      starts: how many descents, and one more from a base; None = `STARTS`, from a base
+      starts: how many descents at most, and one more from a base; None = `STARTS`, from a base
         `STARTS_FROM_BASE`.
       progress: called with the share done and the loss. name: of the result. rounds: of a fit
         without a base.
       held: coefficients that stay at a value for all rows, by name.
-      polish: steps of L-BFGS at most, of each round.
+      polish: steps of L-BFGS at most, of each round; None = `LBFGS_STEPS`, from a base
+        `FROM_BASE_STEPS`.
 
     Returns:
       A profile with offsets for every accelerator and stack seen (those of the base included).
@@ -293,6 +267,8 @@ def fit(
     rows = _rows(cases, base, held_out)
     if starts is None:
         starts = STARTS if base is None else STARTS_FROM_BASE
+    if polish is None:
+        polish = LBFGS_STEPS if base is None else FROM_BASE_STEPS
     descend = partial(optimize, seed=seed, starts=starts, polish=polish)
     p, prior = _rounds(rows, rounds if base is None else 1, held or {}, descend, progress)
     return _described(name, p, prior, rows, _seen(cases, held_out))

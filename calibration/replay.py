@@ -18,8 +18,8 @@ import jax
 import numpy as np
 
 from calibration.evaluate import fitted_rows
-from calibration.traces import Cases, Labels, published, to_cases
-from calibration.traces.table import fingerprint
+from calibration.traces import Cases, Labels, to_cases
+from calibration.traces.published import fingerprints, of_families
 from dmodel.profiles import Profile, family, members
 
 WEIGHT = 0.2
@@ -68,7 +68,7 @@ def replay(new: Cases, base: Profile, at_hand: Sequence[str] | np.ndarray = ()) 
     known, elsewhere = _known(new, base)
     if not known:
         return NOTHING
-    if not base.fitted_rows or not set(base.fitted_rows) <= set(_fingerprints()):
+    if not base.fitted_rows or not set(base.fitted_rows) <= fingerprints():
         names = ", ".join(sorted(known))
         return NOTHING._replace(
             said=(
@@ -120,14 +120,8 @@ def together(new: Cases, old: Cases | None) -> Cases:
     return Cases(system=system, model=model, plan=plan, labels=labels)
 
 
-@lru_cache(maxsize=1)
-def _fingerprints() -> tuple[str, ...]:
-    """Of every usable row of the published table, in its order."""
-    return tuple(fingerprint(row) for row in published().rows)
-
-
 @lru_cache(maxsize=8)
 def _rows_of(families: frozenset[str]) -> Cases | None:
     """All usable rows of some families of stacks in the published table."""
-    table = published().select(lambda row: family(row.stack) in families)
+    table = of_families(families)
     return to_cases(table) if table.rows else None

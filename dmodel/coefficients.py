@@ -8,14 +8,14 @@ unconstrained space:
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from dmodel.types import Array, at_hand
+from dmodel.types import Array, at_hand, stack, taken
 
 
 class Spec(NamedTuple):
@@ -351,17 +351,21 @@ def default() -> Coefficients:
     return Coefficients(**{name: jnp.asarray(spec.default) for name, spec in SPECS.items()})
 
 
-def to_unconstrained(values: Coefficients) -> jax.Array:
-    """`[coefficient, *batch]`: log of the positive ones, logit of the shares."""
-    rows = []
-    for name, spec in SPECS.items():
-        x = jnp.asarray(getattr(values, name))
-        rows.append(jnp.log(x) - jnp.log1p(-x) if spec.bound == "share" else jnp.log(x))
-    return jnp.stack(jnp.broadcast_arrays(*rows))
+def to_unconstrained(values: Coefficients) -> Any:
+    """`[coefficient, *batch]`: log of the positive ones, logit of the shares; by numpy where all
+    are at hand."""
+    given = [taken(getattr(values, name)) for name in SPECS]
+    at = np if at_hand(*given) else jnp
+    rows = [
+        at.log(x) - at.log1p(-x) if spec.bound == "share" else at.log(x)
+        for x, spec in zip(given, SPECS.values(), strict=True)
+    ]
+    return stack(*rows)
 
 
 def from_unconstrained(z: Array) -> Coefficients:
     """Inverse of `to_unconstrained`; z is `[coefficient, *batch]`; by numpy where it is at hand."""
+    z = taken(z)
     exp, share = (np.exp, _share) if at_hand(z) else (jnp.exp, jax.nn.sigmoid)
     kinds = {name: share if spec.bound == "share" else exp for name, spec in SPECS.items()}
     # what overflows is infinite, and what is no number stays none: JAX does not warn of either

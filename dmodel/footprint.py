@@ -13,7 +13,7 @@ import numpy as np
 from flax import struct
 
 from dmodel.coefficients import Spec
-from dmodel.types import Array
+from dmodel.types import Array, at_hand, larger
 from dmodel.units import GIB
 
 RESERVED_BYTES = 2.5 * GIB
@@ -104,9 +104,10 @@ NAMES: tuple[str, ...] = tuple(SPECS)
 def whole(footprint: Footprint) -> Footprint:
     """The same stack's fullest device with everything that it holds, whatever the stack reports:
     for whether a plan fits."""
+    ones_like = np.ones_like if at_hand(footprint.last_stage) else jnp.ones_like
     return footprint.replace(
-        last_stage=jnp.ones_like(footprint.last_stage),
-        reserved=jnp.maximum(footprint.reserved, RESERVED_BYTES),
+        last_stage=ones_like(footprint.last_stage),
+        reserved=larger(footprint.reserved, RESERVED_BYTES),
     )
 
 

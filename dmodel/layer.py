@@ -16,7 +16,7 @@ from dmodel.physics import LayerWork
 from dmodel.records import Chip, Model, Plan
 from dmodel.smooth import excess, ramp
 from dmodel.tables import Cores, Layer, Matmuls, layer
-from dmodel.types import Array, each
+from dmodel.types import Array, added, each
 
 
 class _Products(NamedTuple):
@@ -95,7 +95,7 @@ def attention_passes(
         rows.behind,
     )
     older = compute.older_kernels(plan)
-    forward, backward = (jnp.asarray(each_row).sum(0) for each_row in newest)
+    forward, backward = map(added, newest)
     return Passes(older.forward * forward, older.backward * backward)
 
 

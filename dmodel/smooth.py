@@ -138,9 +138,12 @@ def _maximum_of_two(a: jax.Array, b: jax.Array, sharpness: float) -> jax.Array:
     return scale * _roots(total, sharpness)[-1]
 
 
-def maximum_of_two(a: Array, b: Array, sharpness: float = SHARPNESS) -> jax.Array:
-    """`maximum` of two values that are not stacked, broadcastable."""
+def maximum_of_two(a: Array, b: Array, sharpness: float = SHARPNESS) -> Any:
+    """`maximum` of two values that are not stacked, broadcastable; the hard one by numpy where
+    both are at hand."""
     _check(sharpness)
+    if isinf(sharpness) and at_hand(a, b):
+        return np.maximum(a, b)
     a, b = jnp.broadcast_arrays(a, b)
     if sharpness > 64.0:
         return maximum(jnp.stack([a, b]), sharpness)

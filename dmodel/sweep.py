@@ -209,8 +209,7 @@ def lower(block: Block, batch: Tree, fixed: Tree) -> jax.stages.Lowered:
         if block.wrt is None
         else partial(_value_and_slopes, block.function, block.wrt)
     )
-    options = None if block.fused else {"xla_disable_hlo_passes": "fusion"}
-    options = quick_to_compile() if block.quick else options
+    options = _compiler_options(block)
 
     def run(batch: Tree, shared: dict[str, jax.Array], n_chunks: jax.Array) -> Tree:
         return _loop(case, block.chunk, batch, unpacked(shared, kinds), n_chunks)
@@ -218,6 +217,23 @@ def lower(block: Block, batch: Tree, fixed: Tree) -> jax.stages.Lowered:
     return jax.jit(run, compiler_options=options).lower(
         batch, packed(fixed), jax.ShapeDtypeStruct((), np.int32)
     )
+
+
+def _compiler_options(block: Block) -> dict[str, Any] | None:
+    """How a block is compiled."""
+    if block.quick:
+        return quick_to_compile()
+    if not block.fused:
+        return {"xla_disable_hlo_passes": "fusion"}
+    return for_many() if block.wrt is None else None
+
+
+def for_many() -> dict[str, Any] | None:
+    """Options for compiling what runs on many cases: on a CPU, without the emitters of fusions and
+    at the first level of optimization. It takes half of the usual time to compile, and runs as
+    fast."""
+    quick = quick_to_compile()
+    return None if quick is None else {**quick, "xla_backend_optimization_level": 1}
 
 
 def quick_to_compile() -> dict[str, Any] | None:

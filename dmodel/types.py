@@ -13,6 +13,7 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 Array = jax.Array | np.ndarray | float
 
@@ -27,6 +28,12 @@ def at_hand(*values: Array) -> bool:
     then: JAX would compile every operation anew for every number of rows, which takes longer than
     reading them."""
     return all(isinstance(v, np.ndarray | np.generic | int | float) for v in values)
+
+
+def taken(value: Array) -> Array:
+    """A value as numpy has it where JAX has computed it; what JAX is still to compute as it is."""
+    known = isinstance(value, jax.Array) and not isinstance(value, Tracer)
+    return np.asarray(value) if known else value
 
 
 def larger(a: Array, b: Array) -> Array:
@@ -59,10 +66,20 @@ def stack(*values: Array) -> Any:
     return jnp.stack(jnp.broadcast_arrays(*(jnp.asarray(v) for v in values)))
 
 
-def each(value: Array) -> jax.Array:
+def unstacked(values: Array) -> tuple[Any, ...]:
+    """The values along axis 0, by numpy where they are at hand."""
+    return tuple(np.asarray(values)) if at_hand(values) else jnp.unstack(jnp.asarray(values))
+
+
+def added(values: Array) -> Any:
+    """The sum along axis 0, by numpy where it is at hand."""
+    return (np.asarray(values) if at_hand(values) else jnp.asarray(values)).sum(0)
+
+
+def each(value: Array) -> Any:
     """Let a case's value meet stacked operations: `[*batch]` becomes `[1, *batch]`; a scalar stays
-    one."""
-    value = jnp.asarray(value)
+    one. By numpy where it is at hand."""
+    value = np.asarray(value) if at_hand(value) else jnp.asarray(value)
     return value if value.ndim == 0 else value[None]
 
 

@@ -3,6 +3,8 @@ settings, exit codes."""
 
 import json
 
+import jax
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -10,15 +12,30 @@ from calibration.importers.settings import yaml
 from calibration.importers.source import Line
 from dmodel import profiles
 from dmodel.cli import app
-from dmodel.cli.design_options import DesignJob, check, device_range, freed
+from dmodel.cli.design_doubt import row_of
+from dmodel.cli.design_options import DesignJob, check, device_range, fixed_job, freed
+from dmodel.cli.design_plan import search, stated_of, worth
 from dmodel.cli.design_tables import show_run
+from dmodel.cli.question import setting
+from dmodel.coefficients import from_unconstrained, to_unconstrained
 from dmodel.cost.memory import out_of_memory_probability
+from dmodel.design import Limits, evaluate, evaluate_draws, exact
+from dmodel.design.judge import DRAWS
+from dmodel.design.search import with_more_memory
 from dmodel.errors import InputError
 
 JOB = (
     "--system H100-DGX --devices 16 --model llama-2-7b --seq-len 4096 --global-batch 32 --profile "
-    "prior --method exact"
+    "prior"
 )
+SMALL = {
+    "system": "H100-DGX",
+    "devices": "16",
+    "model": "llama-2-7b",
+    "seq_len": 4096,
+    "global_batch": "32",
+    "profile": "prior",
+}
 RUN = (
     "--system H100-DGX --devices 64 --model llama-3-8b --seq-len 8192 --global-batch 256 "
     "--profile prior --starts 1"
@@ -58,7 +75,10 @@ BAD = {
         "time, cost or energy",
     ),
     "loss without budget": (f"{RUN} --objective loss", "expected a limit"),
-    "exact search of sizes": (f"{JOB} --loss 2.2", "--method exact: nothing to do here"),
+    "exact search of sizes": (
+        f"{JOB} --loss 2.2 --method exact",
+        "--method exact: nothing to do here",
+    ),
     "front of a run": (f"{RUN} --loss 2.3 --pareto", "--pareto: nothing to do here"),
     "law of a plan alone": (f"{JOB} --law loss=kaplan", "--law: nothing to do here"),
     "no plans to show": (f"{JOB} --top 0", "--top: expected at least 1"),
@@ -129,6 +149,56 @@ def test_a_design_has_a_certificate_margins_doubt_and_launch_settings(plain):
         all(x["field"] and x["reason"] for x in plain["emit"]["left_out"])
         and plain["emit"]["target"] == "megatron"
     )
+
+
+GRADIENT = (
+    "gradient",
+    "gap",
+    "evaluated_by_gradient_search",
+    "relaxed_merit",
+    "relaxed_step_time_s",
+)
+
+
+def test_what_the_gradient_finds_is_there_on_request_alone(plain):
+    assert not set(GRADIENT) & set(plain)
+    both = document(JOB, "--method both --starts 2 --brief")
+    assert set(GRADIENT) <= set(both) and both["gap"] >= 0.0
+    assert both["exact"][0]["plan"] == plain["exact"][0]["plan"]
+
+
+def test_what_more_memory_is_worth_is_what_a_search_with_it_finds():
+    """Known from the same pass over the plans."""
+    job = DesignJob(
+        system="A100-DGX",
+        devices="64",
+        model="llama-2-70b",
+        seq_len=4096,
+        global_batch="64",
+        profile="prior",
+    )
+    asked = setting(fixed_job(job))
+    found, _ = search(asked, "exact", 1)
+    p = stated_of(asked, "flash", "usual", Limits(), "time")
+    again = exact(with_more_memory(p), 1)
+    assert found.eased == again.merits[0] <= float(found.exact[0].step_time_s) * (1.0 + 1e-9)
+    assert worth(p, found) == worth(p, found.replace(eased=None))
+
+
+def test_draws_are_judged_as_each_alone():
+    asked = setting(fixed_job(DesignJob(**SMALL)))
+    found, _ = search(asked, "exact", 3)
+    p = stated_of(asked, "flash", "usual", Limits(), "time")
+    rows = np.array([row_of(c, p) for c in found.exact])
+    z = np.asarray(to_unconstrained(p.coefficients))
+    drawn = from_unconstrained(z[:, None] + np.linspace(-0.1, 0.1, DRAWS + 3))
+    together = evaluate_draws(p, rows, drawn)
+    assert together.step_time_s.shape == (DRAWS + 3, 3)
+    for i in (0, DRAWS, DRAWS + 2):
+        alone = p.replace(coefficients=jax.tree.map(lambda x, at=i: x[at], drawn))
+        one = evaluate(alone, rows)
+        np.testing.assert_allclose(together.step_time_s[i], one.step_time_s, rtol=1e-12)
+        np.testing.assert_allclose(together.joules[i], one.joules, rtol=1e-12)
 
 
 def test_tables_for_people_show_certificate_and_file(tmp_path):

@@ -99,6 +99,21 @@ def test_progress_is_that_of_all_descents():
     assert loss[-1] == min(end.loss for end in ends)
 
 
+def test_starts_are_tried_until_enough_is_found_whatever_the_threads():
+    seen = []
+    for threads in (1, 3):
+        ends = descents(
+            valley,
+            [*STARTS, *STARTS],
+            adam=0,
+            lbfgs=300,
+            progress=lambda done, loss: seen.append(done),
+            threads=threads,
+            enough=lambda found: len(found) > 2,
+        )
+        assert len(ends) == descent.TOGETHER and seen[-1] == 1.0
+
+
 def test_an_error_of_one_start_ends_the_others():
     """At once, those before it too, and those that wait for a thread."""
     counted, asked = counting(valley)

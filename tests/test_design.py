@@ -23,7 +23,7 @@ def stated(model=SMALL, n=16, batch=64, **kwargs):
 
 @pytest.mark.slow
 def test_both_searches_stand_side_by_side():
-    found = design(SYSTEM, LARGE, 64, 256, default(), n_starts=STARTS, top=3)
+    found = design(SYSTEM, LARGE, 64, 256, default(), method="both", n_starts=STARTS, top=3)
     assert len(found.exact) == 3 and found.gradient is not None and found.best is found.exact[0]
     assert found.gap is not None and 0.0 <= found.gap <= 0.01
     assert (
@@ -50,8 +50,8 @@ def test_without_the_exact_search_the_bound_certifies():
     assert said.floor_s <= said.bound <= best.certificate.bound and 0.0 <= said.distance < 0.3
 
 
-def test_exact_alone_has_no_gap():
-    found = design(SYSTEM, SMALL, 16, 64, default(), method="exact", top=3)
+def test_by_default_the_exact_search_decides_alone_and_has_no_gap():
+    found = design(SYSTEM, SMALL, 16, 64, default(), top=3)
     assert (
         len(found.exact) == 3
         and found.gradient is None

@@ -12,6 +12,7 @@ import pytest
 from calibration import descent, fit, padding, pooling
 from calibration.micro.priors import priors
 from calibration.predict import predict
+from calibration.starts import SLOW_MEETING
 from calibration.uncertainty import laplace, narrowing, offset_errors
 from calibration.uncertainty.cells import cells_of
 from calibration.uncertainty.laplace import student_weight
@@ -299,7 +300,7 @@ def test_fits_from_a_base_begin_once_with_hosts_that_wait_for_each_other(
     rows, _ = dozen
     fit.fit(rows, profile, starts=1, rounds=1)
     fit.fit(rows, starts=1, rounds=1)
-    assert begun == [[0.0, fit.SLOW_MEETING], [0.0]]
+    assert begun == [[0.0, SLOW_MEETING], [0.0]]
 
 
 def test_a_dozen_rows_are_never_met_without_noise(profile, dozen):

@@ -59,6 +59,7 @@ OTHERS = (
         "gpt2 llama38b llama370b qwen330ba3b",
     ),
     _other("what the demo asks", "dmodel/cli/demo.py", "h100dgx llama370b"),
+    _other("what the demo fits", "dmodel/cli/demo.py", "a10080gb llmfoundry"),
     _other("label of a plan", "dmodel/cli/demo.py", "fsdp"),
     _other("what is asked where nothing is said", "dmodel/cli/design_run.py", "llama370b"),
     _other(

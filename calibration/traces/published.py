@@ -19,8 +19,9 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from calibration.traces.reader import read
-from calibration.traces.table import TraceTable
+from calibration.traces.reader import read, unread
+from calibration.traces.table import TraceTable, fingerprint
+from dmodel.profiles import family
 
 PUBLISHED = Path(__file__).parent / "data" / "published.csv"
 
@@ -29,3 +30,15 @@ PUBLISHED = Path(__file__).parent / "data" / "published.csv"
 def published() -> TraceTable:
     """The shipped table; read once."""
     return read(PUBLISHED)
+
+
+@lru_cache(maxsize=1)
+def fingerprints() -> frozenset[str]:
+    """Of every row of the shipped table, usable or not."""
+    return frozenset(map(fingerprint, unread(PUBLISHED)))
+
+
+@lru_cache(maxsize=8)
+def of_families(families: frozenset[str]) -> TraceTable:
+    """The rows of the shipped table of some families of stacks."""
+    return read(PUBLISHED, wanted=lambda row: family(row.stack) in families)

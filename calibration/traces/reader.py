@@ -3,7 +3,7 @@ dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -24,13 +24,18 @@ from dmodel.question import degrees
 from dmodel.resolve import part
 
 
-def read(paths: str | Path | Sequence[str | Path], require_time: bool = True) -> TraceTable:
+def read(
+    paths: str | Path | Sequence[str | Path],
+    require_time: bool = True,
+    wanted: Callable[[Row], bool] | None = None,
+) -> TraceTable:
     """Read CSV or Parquet files into one table.
 
     Args:
       paths: one file or several.
       require_time: rows without a measured time are set aside; False for tables that are only to be
         predicted.
+      wanted: which rows to read at all, usable or not; None = all.
     Returns:
       Rows with their cells as written, but for words of the format, which are spelled as it spells
       them (`schema.spelled`).
@@ -41,7 +46,12 @@ def read(paths: str | Path | Sequence[str | Path], require_time: bool = True) ->
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     if not paths:
         raise InputError("no trace file given; name one or more CSV or Parquet files")
-    return concatenate([_read_one(Path(path), require_time) for path in paths])
+    return concatenate([_read_one(Path(path), require_time, wanted) for path in paths])
+
+
+def unread(path: Path) -> list[Row]:
+    """Rows of a file, usable or not, as `read` spells them, without a look at what they say."""
+    return [completed(_spelled(row)) for row in lines(path).rows]
 
 
 def concatenate(tables: Sequence[TraceTable]) -> TraceTable:
@@ -69,11 +79,11 @@ def _check_file(path: Path, file: Lines, require_time: bool) -> None:
         )
 
 
-def _read_one(path: Path, require_time: bool) -> TraceTable:
+def _read_one(path: Path, require_time: bool, wanted: Callable[[Row], bool] | None) -> TraceTable:
     file = lines(path)
     extend_beside(path)
     _check_file(path, file, require_time)
-    judged = _judged(file, require_time)
+    judged = _judged(file, require_time, wanted)
     rows = tuple(row for row, reason in judged if not reason)
     aside = tuple(row for row, reason in judged if reason)
     reasons = tuple(Problem(row.file, row.line, reason) for row, reason in judged if reason)
@@ -82,9 +92,12 @@ def _read_one(path: Path, require_time: bool) -> TraceTable:
     return TraceTable(file.columns, rows, aside, reasons, notes)
 
 
-def _judged(file: Lines, require_time: bool) -> list[tuple[Row, str]]:
-    """Every row of a file by line, and why it cannot be used, "" when it can."""
+def _judged(
+    file: Lines, require_time: bool, wanted: Callable[[Row], bool] | None
+) -> list[tuple[Row, str]]:
+    """Every row of a file that is wanted, by line, and why it cannot be used, "" when it can."""
     whole = [completed(_spelled(row)) for row in file.rows]
+    whole = whole if wanted is None else [row for row in whole if wanted(row)]
     found = [*file.broken, *((row, _reason(row, require_time)) for row in whole)]
     return sorted(found, key=lambda pair: pair[0].line)
 

@@ -1,5 +1,5 @@
-"""`dmodel demo`: fit published measurements, judge on held-out ones, design, explain, and write it
-all down."""
+"""`dmodel demo`: judge a shipped profile on published measurements, fit a dozen of them, design,
+explain, and write it all down."""
 
 from __future__ import annotations
 
@@ -32,12 +32,17 @@ Out = Annotated[
 Quick = Annotated[
     bool,
     typer.Option(
-        "--quick", help="A part of the rows and a short fit: to try the program, not to judge it."
+        "--quick", help="Errors of a part of the rows: to try the program, not to judge it."
     ),
 ]
 
-HOLD_OUT = 0.2
 QUICK_ROWS = 120
+STACK, ACCELERATOR, ROWS = "llm-foundry", "A100-80GB", 12
+"""Stack of the dozen rows that are fitted, where they ran, and how many they are [count]."""
+
+NEW = "yours"
+"""The name under which that stack is fitted: one that no profile knows, like a user's own."""
+
 JOB = Job(system="H100-DGX", devices=512, model="llama-3-70b", seq_len=8192, global_batch=1024)
 QUESTION = "Llama-3-70B, sequence 8,192, global batch 1,024, on 512 H100"
 SHOWN_PLANS = 2
@@ -48,8 +53,8 @@ COMPARED = {"node-wide tp": Degrees(tp=8, pp=4), "FSDP": Degrees(zero=3, recompu
 def command(
     out: Out = Path("out"), quick: Quick = False, seed: Seed = 0, json: Json = False
 ) -> None:
-    """The whole path on embedded published measurements: fit, errors, design, elasticities, figures
-    and report.html."""
+    """The whole path on published measurements: errors of a shipped profile, a fit of a dozen rows,
+    design, elasticities, figures and report.html."""
     from dmodel.report.page import write
 
     ready()
@@ -70,37 +75,91 @@ def command(
 
 def study(out: Path, quick: bool, seed: int) -> Document:
     """Steps 1 to 4 as one document of plain data; the fitted profile is written beside."""
-    from calibration.traces import published, split, to_cases
+    from calibration.traces import published, to_cases
+    from dmodel import profiles
+
+    table = _thinned(published()) if quick else published()
+    cases, base = to_cases(table), profiles.load(profiles.EVIDENCE)
+    say(f"1/5 the shipped profile {base.name} against {len(cases)} published rows")
+    found = _errors(table, cases, base)
+    fit, fitted = _dozen(_of_stack() if quick else cases, base, seed, out)
+    say(f"3/5 design: {QUESTION}")
+    asked = _question(cases, fitted)
+    design, best = _design(asked)
+    say("4/5 elasticities of the best plan")
+    return {**found, "fit": fit, "design": design, "sensitivity": _sensitivity(asked, best, design)}
+
+
+def _dozen(cases: Cases, base: Profile, seed: int, out: Path) -> tuple[Document, Profile]:
+    """A dozen rows, fitted from a base that saw neither them nor the name of their stack, and how
+    well the other rows are predicted before and after; the profile is written."""
+    import numpy as np
+
+    from calibration.predict import predict
     from dmodel import profiles
     from dmodel.cli.fit import fit_with_bar
 
-    table = _thinned(published()) if quick else published()
-    cases = to_cases(table)
-    held_out = split(cases, HOLD_OUT, seed)
+    rows = _unseen(cases, base)
+    chosen = np.isin(
+        np.arange(len(rows)), np.random.default_rng(seed).permutation(len(rows))[:ROWS]
+    )
     say(
-        f"1/5 fit: {int((~held_out).sum())} of {len(cases)} published rows, "
-        f"{int(held_out.sum())} "
-        "held out by group"
+        f"2/5 fit: {chosen.sum()} rows of {STACK} on {ACCELERATOR}, as of a stack that {base.name} "
+        f"does not know; {(~chosen).sum()} others are held out"
     )
     started = time.perf_counter()
-    fitted = fit_with_bar(
-        cases, None, seed, held_out, "demo", **({"starts": 1, "rounds": 1} if quick else {})
-    )
+    fitted = fit_with_bar(rows.take(chosen), base, seed, None, "demo")
     took = time.perf_counter() - started
     profiles.save(fitted, out / "profile.json")
-    say("2/5 predicted against measured")
-    errors = _errors(table, cases, fitted, out)
-    errors["fit"] |= {
+    others = rows.take(~chosen)
+    before, after = (
+        _judged(others, predict(others, p.certain).step_time_s) for p in (base, fitted)
+    )
+    coefficients = fitted.describe()
+    return {
+        "profile": str(out / "profile.json"),
+        "base": base.name,
+        "stack": STACK,
+        "accelerator": ACCELERATOR,
+        "rows_fitted": int(chosen.sum()),
+        "rows_held_out": len(others),
+        "before": before,
+        "after": after,
         "seconds": took,
         "seed": seed,
-        "hold_out": HOLD_OUT,
-        "rows_held_out": int(held_out.sum()),
-    }
-    say(f"3/5 design: {QUESTION}")
-    asked = _question(cases, fitted)
-    design, best = _design(asked, quick)
-    say("4/5 elasticities of the best plan")
-    return {**errors, "design": design, "sensitivity": _sensitivity(asked, best, design)}
+        "versions": dict(fitted.versions),
+        "coefficients": coefficients,
+        "determined": [c["name"] for c in coefficients if c["determined"]],
+    }, fitted
+
+
+def _of_stack() -> Cases:
+    """All rows of the stack and its family."""
+    from calibration.traces import to_cases
+    from calibration.traces.published import of_families
+    from dmodel.profiles import family
+
+    return to_cases(of_families(frozenset({family(STACK)})))
+
+
+def _unseen(cases: Cases, base: Profile) -> Cases:
+    """The rows of the stack that a base was not fitted on, under a name that it does not know."""
+    import numpy as np
+
+    from calibration.evaluate import fitted_rows
+
+    mine = (cases.labels.stack == STACK) & (cases.labels.accelerator == ACCELERATOR)
+    rows = cases.take(mine & ~fitted_rows(cases, base.fitted_rows))
+    return rows.replace(labels=rows.labels._replace(stack=np.full(len(rows), NEW)))
+
+
+def _judged(cases: Cases, predicted: np.ndarray) -> Document:
+    """Errors of predictions, the median and the mean."""
+    from calibration.evaluate import errors
+
+    found = errors(predicted, cases.labels.step_time_s)
+    assert found is not None
+    return {"median": found.median, "mean": found.mean}
 
 
 def _thinned(table: TraceTable) -> TraceTable:
@@ -109,29 +168,34 @@ def _thinned(table: TraceTable) -> TraceTable:
     return table.select([i % step == 0 for i in range(len(table.rows))])
 
 
-def _errors(table: TraceTable, cases: Cases, fitted: Profile, out: Path) -> Document:
-    """What was used, set aside and reached: the documents `data`, `fit` and `points`."""
-    from calibration.evaluate import fitted_rows
+def _errors(table: TraceTable, cases: Cases, base: Profile) -> Document:
+    """What was used, set aside and reached by a profile: the documents `data`, `shipped` and
+    `points`."""
+    from calibration.evaluate import evaluate, fitted_rows
     from calibration.predict import predict
-    from dmodel.cli.fit import summary
+    from dmodel.cli.evaluate import headline
+    from dmodel.cli.fit import unfitted_flags
+    from dmodel.cli.rows import aside_by_source, errors_by_source, reasons
 
-    found = summary(table, cases, fitted)
-    in_data = (
-        "rows_read",
-        "rows_used",
-        "rows_fitted",
-        "set_aside",
-        "set_aside_by_source",
-        "reasons",
-        "not_fitted_by_flag",
-    )
-    data = {name: found.pop(name) for name in in_data}
-    predicted = predict(cases, fitted).step_time_s
-    return {
-        "data": {**data, "sources": _sources(table), "assumptions": _assumptions(cases)},
-        "fit": {**found, "profile": str(out / "profile.json"), "versions": dict(fitted.versions)},
-        "points": _points(cases, predicted, fitted_rows(cases, fitted.fitted_rows)),
+    used = fitted_rows(cases, base.fitted_rows)
+    predicted = predict(cases, base.certain).step_time_s
+    data = {
+        "rows_read": table.total,
+        "rows_used": len(cases),
+        "set_aside": [p._asdict() for p in table.problems],
+        "set_aside_by_source": aside_by_source(table),
+        "reasons": reasons(table),
+        "not_fitted_by_flag": unfitted_flags(cases),
+        "sources": _sources(table),
+        "assumptions": _assumptions(cases),
     }
+    shipped = {
+        "profile": base.name,
+        "rows_fitted": int(used.sum()),
+        **errors_by_source(evaluate(cases, predicted, used)),
+        "dense_16_bit_gpu_without_flags": headline(cases, predicted, used),
+    }
+    return {"data": data, "shipped": shipped, "points": _points(cases, predicted, used)}
 
 
 def _sources(table: TraceTable) -> list[Document]:
@@ -199,28 +263,26 @@ def _question(cases: Cases, fitted: Profile) -> Asked:
     return ask(changed(question, named), fitted)._replace(reason="just fitted")
 
 
-def _design(asked: Asked, quick: bool) -> tuple[Document, Plan]:
-    """Exact and gradient search side by side, and the best exact plan."""
+def _design(asked: Asked) -> tuple[Document, Plan]:
+    """The exact search and two usual plans side by side, and the best plan."""
     from dmodel.cli.design_doubt import add_intervals
-    from dmodel.cli.design_plan import found_document, search, stated_of
+    from dmodel.cli.design_plan import bar, found_document, search, stated_of
     from dmodel.design import Limits
 
-    found, assumed = search(asked, "both", SHOWN_PLANS, n_starts=8 if quick else 32)
+    with bar() as shown:
+        found, assumed = search(asked, "exact", SHOWN_PLANS, progress=shown)
     document = found_document(asked, found, assumed)
     add_intervals(asked, stated_of(asked, "flash", "usual", Limits(), "time"), found, document)
     document["question"] = QUESTION
     document["coefficients"] = (
-        f"of the fit above, for {asked.accelerator} and the stack {asked.stack or '(shared)'}; "
-        f"{'; '.join(assumed)}"
+        f"of the profile fitted above, for {asked.accelerator} and the stack "
+        f"{asked.stack or '(shared)'}; {'; '.join(assumed)}"
     )
     document["compared"] = [_compared(asked, name, degrees) for name, degrees in COMPARED.items()]
     limit = f" The limit that decides: {found.binding.message}." if found.binding else ""
     document["words"] = (
         f"{found.considered:,} valid integer plans were checked one by one, {found.feasible:,} "
-        "fit the memory. The gradient search "
-        "relaxes degrees, micro-batch and recomputation, descends, rounds and polishes, and "
-        f"looked at {found.evaluated:,} plans. Result: "
-        f"{found.certificate.statement}.{limit}"
+        f"fit the memory. Result: {found.certificate.statement}.{limit}"
     )
     return document, found.exact[0].plan
 
@@ -248,27 +310,36 @@ def _sensitivity(asked: Asked, best: Plan, design: Document) -> Document:
     return {"label": design["exact"][0]["label"], **elasticities_document(asked, best)}
 
 
+def dozen(fit: Document) -> str:
+    """What a dozen rows do for the others of their stack, in a sentence."""
+    before, after = (
+        f"{percent(fit[name]['median'])} / {percent(fit[name]['mean'])}" for name in ENDS
+    )
+    return (
+        f"{fit['rows_fitted']} rows of {fit['stack']} on {fit['accelerator']}, fitted in "
+        f"{fit['seconds']:.0f} s from a base that does not know their stack: the error of "
+        f"{fit['rows_held_out']} others falls from {before} to {after} (median / mean)."
+    )
+
+
+ENDS = ("before", "after")
+"""Errors before and after a fit."""
+
+
 def _show(d: Document) -> None:
     from dmodel.cli.design import show_design
     from dmodel.cli.evaluate import show_headline
     from dmodel.cli.rows import show_errors, show_reasons
     from dmodel.cli.sensitivity import show_elasticities
 
-    data, fit = d["data"], d["fit"]
+    data, shipped, fit = d["data"], d["shipped"], d["fit"]
     show_errors(
-        [*fit["by_source"].values(), fit["overall"]],
-        "|predicted / measured − 1| of step time",
+        [*shipped["by_source"].values(), shipped["overall"]],
+        f"Profile {shipped['profile']}: |predicted / measured − 1| of step time",
         data["set_aside_by_source"],
     )
-    show_headline(fit["dense_16_bit_gpu_without_flags"])
-    show_lines(
-        (
-            f"{data['rows_used']} of {data['rows_read']} rows used, {data['rows_fitted']} fitted "
-            "in "
-            f"{fit['seconds']:.0f} s."
-        ),
-        "",
-    )
+    show_headline(shipped["dense_16_bit_gpu_without_flags"])
+    show_lines(f"{data['rows_used']} of {data['rows_read']} rows used.", "", dozen(fit), "")
     show_reasons(data["reasons"])
     show_design(d["design"])
     show_lines("")

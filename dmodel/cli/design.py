@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "design_document", "search", "show_design"]
 
-Method = Annotated[str, typer.Option(help="exact (all valid plans), gradient, or both.")]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        help=(
+            "exact (all valid plans, with a proof; the default), gradient, or both: also what "
+            "descent over relaxed plans finds, and its gap."
+        )
+    ),
+]
 Top = Annotated[int, typer.Option(help="Plans to show of the exact search.")]
 Attention = Annotated[str, typer.Option(help="Kernels: flash, none.")]
 Choice = Annotated[
@@ -64,9 +72,9 @@ Quick = Annotated[
 
 
 class Ways(NamedTuple):
-    """How to search and what to say besides."""
+    """How to search and what to say besides; a method of None was not said."""
 
-    method: str
+    method: str | None
     top: int
     attention: str
     space: str
@@ -83,7 +91,7 @@ class Ways(NamedTuple):
 @takes(job=DesignJob)
 def command(
     *,
-    method: Method = "both",
+    method: Method = None,
     top: Top = TOP,
     attention: Attention = "flash",
     space: Choice = "usual",

@@ -3,7 +3,7 @@ next, how often it stays the best."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dmodel.cli.output import Document, percent
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dmodel.asked import Asked
-    from dmodel.design import Candidate, Design, Problem
+    from dmodel.design import Candidate, Design, Evaluation, Problem
     from dmodel.uncertainty import Uncertain
 
 DRAWS = 64
@@ -29,20 +29,12 @@ def row_of(c: Candidate, stated: Problem) -> list[float]:
     return [float(code[name] if name in code else leaf(c.plan, name)) for name in COLUMNS]
 
 
-def _judged(stated: Problem, rows: np.ndarray, unconstrained: np.ndarray) -> list[Any]:
+def _judged(stated: Problem, rows: np.ndarray, unconstrained: np.ndarray) -> Evaluation:
     """What the model says of rows with each of some coefficients, `[C, draw]`."""
-    import jax
-    import numpy as np
-
     from dmodel.coefficients import from_unconstrained
-    from dmodel.design import evaluate
+    from dmodel.design import evaluate_draws
 
-    drawn = jax.tree.map(np.asarray, from_unconstrained(unconstrained))
-    each = [
-        stated.replace(coefficients=jax.tree.map(lambda leaf, at=i: leaf[at], drawn))
-        for i in range(unconstrained.shape[1])
-    ]
-    return [evaluate(one, rows) for one in each]
+    return evaluate_draws(stated, rows, from_unconstrained(unconstrained))
 
 
 def robust(asked: Asked, stated: Problem, found: Design) -> Document | None:
@@ -69,8 +61,8 @@ def robust(asked: Asked, stated: Problem, found: Design) -> Document | None:
         + normal * np.sqrt(np.maximum(values, 0.0)) @ axes.T
     )
     rows = np.array([row_of(c, stated) for c in found.exact])
-    table = [merits(stated, one) for one in _judged(stated, rows, draws.T)]
-    regret = np.asarray(table)[:, 0] / np.min(table, axis=1) - 1.0
+    table = merits(stated, _judged(stated, rows, draws.T))
+    regret = table[:, 0] / np.min(table, axis=1) - 1.0
     return {
         "best_in": float((regret <= 1e-9).mean()),
         "within_1_percent_in": float((regret <= 0.01).mean()),
@@ -94,7 +86,7 @@ def _uncertain(asked: Asked, stated: Problem, plans: list[Candidate]) -> Uncerta
         return None
     z = u.points(asked.profile.unconstrained(asked.accelerator, stack), sigma)
     rows = np.array([row_of(c, stated) for c in plans])
-    draws = np.stack([np.log(np.asarray(one.step_time_s)) for one in _judged(stated, rows, z)])
+    draws = np.log(np.asarray(_judged(stated, rows, z).step_time_s))
     places = np.concatenate([u.features(asked.cluster, asked.model, c.plan) for c in plans])
     return u.uncertain(
         draws,

@@ -20,6 +20,9 @@ OF_LOSS = ("loss", "largest")
 """Objectives that decide how many tokens are trained on."""
 FREE_BATCH = "free"
 METHODS, SPACES = ("exact", "gradient", "both"), ("usual", "everything")
+METHOD = METHODS[0]
+"""How plans are searched where no method was named."""
+
 TOP = 5
 """Plans shown of the exact search where no number was named."""
 
@@ -233,7 +236,8 @@ def check_ways(job: DesignJob, ways: Any) -> None:
     """
     from dmodel.cli.question import choice
 
-    choice("method", ways.method, METHODS)
+    if ways.method is not None:
+        choice("method", ways.method, METHODS)
     choice("space", ways.space, SPACES)
     if ways.top < 1:
         raise InputError(f"--top: expected at least 1 plan to show, got {ways.top}")

@@ -9,7 +9,7 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.design_doubt import add_intervals, doubt_lines, robust
-from dmodel.cli.design_options import DesignJob
+from dmodel.cli.design_options import METHOD, DesignJob
 from dmodel.cli.output import Document, digits, percent, progress, seconds, show_lines, show_table
 from dmodel.report.text import plan_cells
 
@@ -25,18 +25,16 @@ DAY_S = 86400.0
 RIVALS = 64
 """Plans that compete under doubt, the best ones [count]."""
 
-MORE_MEMORY = 0.1
-"""Share by which the device's memory grows to say what it is worth."""
-
 
 def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Plan | None]:
     """The document of a search, and the best plan."""
     limits, more = limits_of(job, asked)
-    doubt = not ways.brief and ways.method != "gradient"
+    method = ways.method or METHOD
+    doubt = not ways.brief and method != "gradient"
     with bar() as shown:
         found, assumed = search(
             asked,
-            ways.method,
+            method,
             max(ways.top, RIVALS) if doubt else ways.top,
             ways.attention,
             space=ways.space,
@@ -77,7 +75,7 @@ def found_document(
 
     document = {**asked.document(), **design_document(found, top), "assumptions": assumed}
     spread = asked.profile.footprint_for(asked.stack).spread
-    plans = [*document["exact"], *document["front"], document["gradient"], document["closest"]]
+    plans = [*document["exact"], *document["front"], document.get("gradient"), document["closest"]]
     for plan in filter(None, plans):
         needed, room = plan["memory_bytes_per_device"], plan["headroom_bytes"]
         plan["oom_probability"] = float(out_of_memory_probability(needed, needed + room, spread))
@@ -124,16 +122,17 @@ def limits_of(job: DesignJob, asked: Asked) -> tuple[Limits, list[str]]:
 
 
 def worth(stated: Problem, found: Design) -> Document:
-    """What more memory on each device would save, by solving again. The one limit of every plan
-    that is no rule of divisibility."""
+    """What more memory on each device would save: the best of all plans then, known where all were
+    checked, else solved again. The one limit of every plan that is no rule of divisibility."""
     from dmodel.design import exact
+    from dmodel.design.search import MORE_MEMORY, with_more_memory
 
-    chip = stated.system.chip
-    more = stated.system.replace(chip=chip.replace(hbm_bytes=(1.0 + MORE_MEMORY) * chip.hbm_bytes))
-    again = exact(stated.replace(system=more), 1)
-    before = merit_of(stated, found.exact[0])
-    saved = max(before - float(again.merits[0]), 0.0) if len(again.merits) else 0.0
-    grown = MORE_MEMORY * float(chip.hbm_bytes) / 1e9
+    before, after = merit_of(stated, found.exact[0]), found.eased
+    if after is None:
+        again = exact(with_more_memory(stated), 1)
+        after = float(again.merits[0]) if len(again.merits) else before
+    saved = max(before - after, 0.0)
+    grown = MORE_MEMORY * float(stated.system.chip.hbm_bytes) / 1e9
     return {
         "of": "device memory",
         "unit": "GB",
@@ -186,12 +185,11 @@ def search(
 
 def design_document(found: Design, top: int | None = None) -> Document:
     """A design as plain data, at most `top` plans of the exact search. `binding` is the limit that
-    decides, `closest` the plan that came nearest when none fits."""
+    decides, `closest` the plan that came nearest when none fits. What the gradient found is there
+    where it was asked for."""
     return {
         "exact": [candidate_document(c) for c in found.exact[:top]],
-        "gradient": _candidate_or_none(found.gradient),
         "front": [candidate_document(c) for c in found.front],
-        "gap": found.gap,
         "certificate": found.certificate.statement,
         "certificate_kind": found.certificate.kind,
         "lower_bound": found.certificate.bound if found.certificate.distance is not None else None,
@@ -200,12 +198,21 @@ def design_document(found: Design, top: int | None = None) -> Document:
         "considered": found.considered,
         "checked": found.checked,
         "feasible": found.feasible,
-        "evaluated_by_gradient_search": found.evaluated,
-        "relaxed_merit": found.relaxed,
-        "relaxed_step_time_s": found.relaxed if found.objective == "time" else None,
         "binding": _fields(found.binding, ("name", "amount", "unit", "message")),
         "closest": _candidate_or_none(found.closest),
         "remedies": [_fields(r, ("name", "was", "becomes", "message")) for r in found.remedies],
+        **({} if found.method == "exact" else gradient_document(found)),
+    }
+
+
+def gradient_document(found: Design) -> Document:
+    """What the search by gradient found, and how far that is from the best of all plans."""
+    return {
+        "gradient": _candidate_or_none(found.gradient),
+        "gap": found.gap,
+        "evaluated_by_gradient_search": found.evaluated,
+        "relaxed_merit": found.relaxed,
+        "relaxed_step_time_s": found.relaxed if found.objective == "time" else None,
     }
 
 
@@ -282,7 +289,7 @@ def _show_plans(title: str, rows: list[list[str]]) -> None:
 def _named(d: Document) -> list[tuple[str, Document]]:
     """Plans of a document by what found them."""
     found = [(f"exact {i + 1}", p) for i, p in enumerate(d["exact"])]
-    found += [(name, d[name]) for name in ("gradient", "closest") if d[name]]
+    found += [(name, d[name]) for name in ("gradient", "closest") if d.get(name)]
     found += [(f"front {i + 1}", p) for i, p in enumerate(d.get("front", []))]
     return [*found, *((p["name"], p) for p in d.get("compared", []))]
 
@@ -310,7 +317,7 @@ def _lines_of_search(d: Document) -> list[str]:
         lines.append(f"{d['considered']:,} valid plans, {checked}, {fit}.")
     floor = f"No plan is faster than {seconds(d['lower_bound_s'])} (pure arithmetic)."
     lines.append(f"Certificate: {d['certificate']}. {floor}")
-    if d["gap"] is not None:
+    if d.get("gap") is not None:
         gap = percent(d["gap"], 2)
         lines.append(f"Gap of the gradient's plan to the exact optimum: {gap}")
     return lines
@@ -321,8 +328,8 @@ def _lines_of_limits(d: Document) -> list[str]:
     lines = []
     if d.get("worth"):
         w = d["worth"]
-        saved = f"{percent(w['share'], 2)} of a step (solved again)"
+        saved = f"{percent(w['share'], 2)} of a step"
         lines.append(f"Worth: {digits(w['change'])} GB more on each device would save {saved}")
-    if d["binding"] and (d["exact"] or d["gradient"]):
+    if d["binding"] and (d["exact"] or d.get("gradient")):
         lines.append(f"Limit: {d['binding']['message']}.")
     return [*lines, *(f"What would fit: {change['message']}." for change in d["remedies"])]

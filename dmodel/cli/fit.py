@@ -104,7 +104,7 @@ def _fit(
     base, reason = base_for(cases, profile)
     say(f"starting from profile {base.name}: {reason}")
     held_out, judged_on = kept_out(cases, base, hold_out, seed)
-    seen = noticed(table, cases, predict(cases, base).step_time_s, [base.name] * len(cases))
+    seen = noticed(table, cases, predict(cases, base.certain).step_time_s, [base.name] * len(cases))
     say_noticed(seen, len(cases))
     started = time.perf_counter()
     fitted = fit_with_bar(cases, base, seed, held_out, out.stem)
@@ -267,7 +267,7 @@ def summary(table: TraceTable, cases: Cases, fitted: Profile) -> Document:
     from dmodel.cli.rows import aside_by_source, errors_by_source, reasons
 
     used = fitted_rows(cases, fitted.fitted_rows)
-    found = predict(cases, fitted).step_time_s
+    found = predict(cases, fitted.certain).step_time_s
     judged = errors_by_source(evaluate(cases, found, used))
     coefficients = fitted.describe()
     return {

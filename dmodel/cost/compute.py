@@ -13,7 +13,7 @@ from dmodel.once import once
 from dmodel.records import Chip, Plan
 from dmodel.smooth import SHARPNESS, excess, maximum_of_two, ramp
 from dmodel.tables import Matmuls
-from dmodel.types import Array, each, stack
+from dmodel.types import Array, each, stack, unstacked
 
 
 def matmul_time(
@@ -148,7 +148,7 @@ def attention_passes(
     products, powers, through = _core(flops, exponentials, softmax_bytes, chip, c)
     passes = stack(products, again * products, powers)
     slower = maximum_of_two(passes[:2], passes[2:], max(SOFTER * sharpness, 2.0))
-    forward, backward = jnp.unstack(slower / each(c.attention_efficiency))
+    forward, backward = unstacked(slower / each(c.attention_efficiency))
     rate = 1.0 + flash * (c.attention_backward - 1.0)
     return Passes(forward + through, rate * (backward + again * through))
 

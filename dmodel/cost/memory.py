@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax.scipy.special import ndtr
 
@@ -13,7 +16,7 @@ from dmodel.once import once
 from dmodel.records import Model, Plan
 from dmodel.smooth import ramp
 from dmodel.tables import layer, layer_keeps
-from dmodel.types import Array, each, larger, smaller
+from dmodel.types import Array, at_hand, each, larger, smaller
 
 
 class Memory(struct.PyTreeNode, kw_only=True):
@@ -223,4 +226,9 @@ def out_of_memory_probability(needed: Array, available: Array, spread: Array) ->
 
     Limits: ½ when both are equal; 0 or 1 when they differ by many spreads.
     """
+    if at_hand(needed, available, spread):
+        return 0.5 * _erfc(-np.log(needed / available) / spread / np.sqrt(2.0))
     return ndtr(jnp.log(needed / available) / spread)
+
+
+_erfc = np.vectorize(math.erfc, otypes=[float])

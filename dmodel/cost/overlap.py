@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from dmodel.once import once
 from dmodel.smooth import SHARPNESS, positive_part, with_slope
-from dmodel.types import Array
+from dmodel.types import Array, at_hand
 
 
 def exposed_time(
@@ -65,7 +66,10 @@ def straggler_share(devices: Array, jitter: Array) -> Array:
 
 
 @once
-def _spread(devices: Array) -> jax.Array:
+def _spread(devices: Array) -> Array:
     """The maximum of n normal deviations over one of them [1]."""
+    if at_hand(devices):
+        x = 2.0 * np.log(devices)
+        return x / np.sqrt(1.0 + x)
     x = 2.0 * jnp.log(devices)
     return x * lax.rsqrt(1.0 + x)

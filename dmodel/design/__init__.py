@@ -17,7 +17,8 @@ asks everything at once. Its parts, in the order in which they are used:
   `space_bound(problem)`, and in words.
 * `candidates(problem, rows) -> list[Candidate]`: rows of either search as plans, with everything
   that the model says of them.
-* `evaluate(problem, rows) -> Evaluation` judges rows, `merits(problem, evaluation)` by the
+* `evaluate(problem, rows) -> Evaluation` judges rows, `evaluate_draws(problem, rows, drawn)` under
+  each draw of the coefficients, `merits(problem, evaluation)` by the
   objective, `excess(problem, rows, evaluation)` against the limits; `uses(limits, system, model,
   plan, …) -> tuple[Use, ...]` names every limited thing with its signed margin.
 
@@ -30,7 +31,7 @@ from dmodel.design.candidate import Candidate, Margin, candidates
 from dmodel.design.certify import Certificate, certify, space_bound
 from dmodel.design.choices import ALL_PLACEMENTS, EVERYTHING, Choices, PrecisionChoice
 from dmodel.design.constraints import Limits, Use, uses
-from dmodel.design.judge import Problem, evaluate, excess, merits
+from dmodel.design.judge import Evaluation, Problem, evaluate, evaluate_draws, excess, merits
 from dmodel.design.optimum import Design, Found, by_gradient, design, problem
 from dmodel.design.remedy import Binding, Remedy
 from dmodel.design.search import Ranking, exact
@@ -44,6 +45,7 @@ __all__ = [
     "Certificate",
     "Choices",
     "Design",
+    "Evaluation",
     "Found",
     "Limits",
     "Margin",
@@ -59,6 +61,7 @@ __all__ = [
     "count",
     "design",
     "evaluate",
+    "evaluate_draws",
     "exact",
     "excess",
     "group_bounds",

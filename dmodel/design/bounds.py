@@ -86,7 +86,7 @@ from dmodel.records.precision import NARROW
 from dmodel.step import CALIBRATED, step_time
 from dmodel.sweep import sweep
 from dmodel.tables import layer
-from dmodel.types import Array
+from dmodel.types import Array, larger
 
 SLACK = 1e-9
 """Relative; rounding of floats must not turn a bound into a falsehood."""
@@ -330,10 +330,10 @@ def arithmetic_floor(problem: Problem) -> float:
         dp=n, tp=1.0, cp=1.0, pp=1.0, ep=1.0, micro_batch=batch / n, global_batch=batch
     )
     table = layer(model, plan)
-    flops = jnp.asarray(table.products.flops)
+    flops = table.products.flops
     low = float(best.operand_bytes < NARROW)
     below = 1.0 - low * (1.0 - float(c.low_precision_efficiency))
-    rate = jnp.maximum(chip.flops_per_s * below, chip.attention_flops_per_s) * c.matmul_efficiency
+    rate = larger(chip.flops_per_s * below, chip.attention_flops_per_s) * c.matmul_efficiency
     products = (2.0 + model.trainable) * (model.n_layers * flops[:-1].sum() + flops[-1]) / rate
     attention = attention_passes(table.cores, plan, chip, c, float("inf"))
     busy = products + model.n_layers * attention.total

@@ -12,12 +12,14 @@ from functools import lru_cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax import lax
 
 from dmodel import run
 from dmodel.breakdown import Breakdown
-from dmodel.coefficients import Coefficients
+from dmodel.coefficients import NAMES, Coefficients
 from dmodel.cost.memory import Memory, memory
 from dmodel.cost.pipeline import SCHEDULES
 from dmodel.design import rows as rows_
@@ -30,13 +32,17 @@ from dmodel.placement import Ordered
 from dmodel.records import LEAVES, Cluster, Model, Plan
 from dmodel.smooth import SHARPNESS
 from dmodel.step import CALIBRATED, step_time
-from dmodel.sweep import sweep
+from dmodel.sweep import CHUNK, sweep
 from dmodel.types import Array
 
 Tree = Any
 
 
 OBJECTIVES = ("time", "cost", "energy")
+
+DRAWS = 96
+"""Draws of the coefficients that one call of the compiled function knows [count]: more than the
+points at which an interval is taken."""
 
 
 class Problem(struct.PyTreeNode, kw_only=True):
@@ -130,18 +136,22 @@ def _judge(sharpness: float):
     """The case function, one object for each sharpness, so that it is compiled once."""
 
     def judge(batch: dict[str, Array], fixed: Tree) -> Evaluation:
+        batch = dict(batch)
+        drawn_at = jnp.asarray(batch.pop("draw"))[0].astype(int)
+        column = lax.dynamic_index_in_dim(fixed["draws"], drawn_at, 1, keepdims=False)
+        coefficients = Coefficients(**dict(zip(NAMES, column, strict=True)))
         system, draft = drafted(batch, fixed)
         with together():
             found = step_time(
                 system,
                 fixed["model"],
                 draft,
-                fixed["coefficients"],
+                coefficients,
                 sharpness=sharpness,
                 physics=DRAFTED,
             )
             used = draft_memory(fixed["model"], draft, fixed["footprint"])
-            watts = run.facility_watts(system, draft, found, fixed["coefficients"])
+            watts = run.facility_watts(system, draft, found, coefficients)
         return Evaluation(
             breakdown=found,
             memory=used,
@@ -175,10 +185,39 @@ def evaluate(
     quick: bool = False,
 ) -> Evaluation:
     """Evaluate rows of the space, `[n, columns]`; quick: to compile (`dmodel.sweep.sweep`)."""
-    batch = rows_.numbers(problem.space, problem.system, rows)
-    return sweep(
-        _judge(problem.sharpness), batch, shared(problem), chunk=chunk, threads=threads, quick=quick
-    )
+    batch = rows_.numbers(problem.space, problem.system, rows) | {"draw": np.zeros(len(rows))}
+    draws = np.repeat(_column(problem.coefficients)[:, None], DRAWS, 1)
+    fixed = _with_draws(problem, draws)
+    judge = _judge(problem.sharpness)
+    return sweep(judge, batch, fixed, chunk=chunk, threads=threads, quick=quick)
+
+
+def evaluate_draws(problem: Problem, rows: np.ndarray, drawn: Coefficients) -> Evaluation:
+    """Evaluate rows under each of some draws of the coefficients, `[draw]`: leaves `[draw, n]`. By
+    the program of `evaluate`: a chunk of it holds rows of one draw."""
+    n, count = len(rows), len(np.asarray(getattr(drawn, NAMES[0])))
+    whole = -(-n // CHUNK) * CHUNK
+    filled = np.concatenate([rows, np.repeat(rows[-1:], whole - n, 0)])
+    numbers = rows_.numbers(problem.space, problem.system, filled)
+    found = []
+    for start in range(0, count, DRAWS):
+        at = np.minimum(np.arange(start, start + DRAWS), count - 1)
+        draws = np.stack([np.asarray(getattr(drawn, name), float)[at] for name in NAMES])
+        here = min(DRAWS, count - start)
+        batch = {name: np.tile(x, here) for name, x in numbers.items()}
+        batch["draw"] = np.repeat(np.arange(here, dtype=float), whole)
+        found.append(sweep(_judge(problem.sharpness), batch, _with_draws(problem, draws)))
+    parts = [jax.tree.map(lambda x: x.reshape(-1, whole)[:, :n], each) for each in found]
+    return jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
+
+
+def _with_draws(problem: Problem, draws: np.ndarray) -> dict[str, Tree]:
+    """What all rows share, with draws of the coefficients `[coefficient, DRAWS]`."""
+    return {**shared(problem), "coefficients": (), "draws": draws}
+
+
+def _column(coefficients: Coefficients) -> np.ndarray:
+    return np.asarray([float(getattr(coefficients, name)) for name in NAMES])
 
 
 DIGITS = 10

@@ -1,5 +1,5 @@
-"""The best plan for a system, a model, a device count and a batch: exact, by gradient, or both side
-by side with the gap between them."""
+"""The best plan for a system, a model, a device count and a batch: exact with its proof; on request
+by gradient, or both side by side with the gap between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from flax import struct
 
 from dmodel.coefficients import Coefficients
-from dmodel.design import relax as relaxation
 from dmodel.design import remedy, search
 from dmodel.design import space as spaces
 from dmodel.design.candidate import Candidate, candidates
@@ -18,7 +17,6 @@ from dmodel.design.choices import Choices
 from dmodel.design.constraints import Limits
 from dmodel.design.judge import OBJECTIVES, Problem, evaluate, merits, rank_key
 from dmodel.design.remedy import Binding, Remedy
-from dmodel.design.rounding import round_plans
 from dmodel.design.search import Progress, Ranking
 from dmodel.design.space import Space
 from dmodel.errors import InputError
@@ -49,7 +47,7 @@ class Design(struct.PyTreeNode, kw_only=True):
         relaxed plan, None without one.
       binding: the limit that decides, None when none does. closest: the plan that comes nearest to
       keeping the limits, when none does; remedies: then the nearest change of each kind that helps,
-      tried out.
+      tried out. eased: `Ranking.eased`. method: one of `METHODS`.
     """
 
     exact: tuple[Candidate, ...]
@@ -65,7 +63,9 @@ class Design(struct.PyTreeNode, kw_only=True):
     binding: Binding | None
     closest: Candidate | None
     remedies: tuple[Remedy, ...]
+    eased: float | None = None
     objective: str = struct.field(pytree_node=False, default="time")
+    method: str = struct.field(pytree_node=False, default="exact")
 
     @property
     def best(self) -> Candidate | None:
@@ -176,9 +176,12 @@ def by_gradient(stated: Problem, *, n_starts: int = 32, seed: int = 0) -> Found:
       n_starts: for each discrete arm. seed: of the starts; the answer is the same for the same
         seed.
     """
+    from dmodel.design.relax import relax
+    from dmodel.design.rounding import round_plans
+
     if not spaces.degrees(stated.space):
         return Found(row=None, fits=False, merit=float("inf"), evaluated=0, relaxed=float("inf"))
-    relaxed = relaxation.relax(stated, n_starts=n_starts, seed=seed)
+    relaxed = relax(stated, n_starts=n_starts, seed=seed)
     rounded = round_plans(stated, relaxed)
     assert rounded.row is not None
     merit = float(rank_key(merits(stated, evaluate(stated, rounded.row[None])))[0])
@@ -194,7 +197,7 @@ def design(
     global_batch: int,
     coefficients: Coefficients,
     *,
-    method: str = "both",
+    method: str = "exact",
     top: int = 5,
     base: Plan | None = None,
     choices: Choices | None = None,
@@ -248,20 +251,20 @@ def design(
         sharpness=sharpness,
     )
     if not spaces.degrees(stated.space):
-        return _empty(stated)
+        return _empty(stated, method)
     found = (
         None
         if method == "gradient"
         else search.exact(stated, top, pareto=pareto, progress=progress, threads=threads)
     )
     other = None if method == "exact" else by_gradient(stated, n_starts=n_starts, seed=seed)
-    return _answer(stated, found, other, threads)
+    return _answer(stated, found, other, threads).replace(method=method)
 
 
 def _answer(
     stated: Problem, found: Ranking | None, other: Found | None, threads: int | None
 ) -> Design:
-    """Both searches as one answer."""
+    """The searches that were asked for as one answer."""
     exact = [] if found is None else candidates(stated, found.rows)
     merit, row = _by_gradient(other)
     certificate = certify(stated, found, merit, threads)
@@ -300,6 +303,7 @@ def _counted(stated: Problem, found: Ranking | None) -> dict[str, Any]:
         "considered": found.considered,
         "checked": found.evaluated,
         "feasible": found.feasible,
+        "eased": found.eased,
     }
 
 
@@ -324,7 +328,7 @@ def _closest(
     return remedy.nearest(stated, [*rows, *free.rows])
 
 
-def _empty(stated: Problem) -> Design:
+def _empty(stated: Problem, method: str) -> Design:
     """The answer when no valid plan exists."""
     return Design(
         exact=(),
@@ -341,4 +345,5 @@ def _empty(stated: Problem) -> Design:
         closest=None,
         remedies=remedy.counts_instead(stated.space),
         objective=stated.objective,
+        method=method,
     )

@@ -28,6 +28,9 @@ BATCH, GROUPS, POOL, DECIDED = 1 << 17, 1 << 16, 1 << 20, 1 << 14
 """Rows evaluated at once, groups bounded at once, held for later, and decided at once [count]: what
 bounds the memory in use."""
 
+MORE_MEMORY = 0.1
+"""Share by which the device's memory grows to say what it is worth."""
+
 Progress = Callable[[int, int], None]
 """Called with the plans decided so far, and all there are."""
 
@@ -45,6 +48,8 @@ class Ranking(struct.PyTreeNode, kw_only=True):
         left out.
       bound: no plan is better than this; the best merit, unless time ran out first.
       front: rows of the Pareto front, if asked for.
+      eased: best merit if each device had `MORE_MEMORY` more; None without one, or where groups
+        were left out.
     """
 
     rows: np.ndarray
@@ -57,6 +62,14 @@ class Ranking(struct.PyTreeNode, kw_only=True):
     bound: float
     front: np.ndarray | None = None
     beyond: np.ndarray | None = None
+    eased: float | None = None
+
+
+def with_more_memory(problem: Problem) -> Problem:
+    """The problem with `MORE_MEMORY` more memory on each device."""
+    chip = problem.system.chip
+    grown = chip.replace(hbm_bytes=(1.0 + MORE_MEMORY) * chip.hbm_bytes)
+    return problem.replace(system=problem.system.replace(chip=grown))
 
 
 class _Best:
@@ -64,6 +77,7 @@ class _Best:
 
     def __init__(self, problem: Problem, top: int, pareto: bool):
         self.problem, self.top = problem, top
+        self.roomier, self.eased = with_more_memory(problem), np.inf
         self.rows, self.merits = EMPTY, np.empty(0)
         self.evaluated = self.feasible = 0
         self.closest, self.least, self.beyond, self.unlimited = None, np.inf, None, np.inf
@@ -78,6 +92,8 @@ class _Best:
         """Take note of evaluated rows."""
         over, merit = excess(self.problem, rows, found), rank_key(merits(self.problem, found))
         fits = over <= 0.0
+        eased = merit[excess(self.roomier, rows, found) <= 0.0]
+        self.eased = min(self.eased, float(eased.min(initial=np.inf)))
         self.evaluated, self.feasible = self.evaluated + len(rows), self.feasible + int(fits.sum())
         self.beyond, self.unlimited = _least(rows, merit, self.beyond, self.unlimited)
         self.closest, self.least = _least(rows, over, self.closest, self.least)
@@ -120,6 +136,7 @@ class _Best:
             ),
             front=None if self.front is None else self.front.rows,
             beyond=self.beyond if whole else None,
+            eased=self.eased if whole and np.isfinite(self.eased) else None,
         )
 
 

@@ -4,7 +4,7 @@ data behind them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,6 +120,12 @@ class Profile:
     def coefficients(self) -> Coefficients:
         """The shared coefficients."""
         return self.coefficients_for()
+
+    @property
+    def certain(self) -> Profile:
+        """The same coefficients as if they were known: step times without intervals, which take
+        nearly all of the time of a prediction."""
+        return replace(self, covariance=None, stack_covariances={}, pair_covariances={})
 
     def footprint_for(self, stack: str | None = None) -> Fitted:
         """Footprint of a stack; of one that nobody has measured, the least, and how far that may be

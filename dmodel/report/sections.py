@@ -39,24 +39,20 @@ LIMITS = (
 def plans(design: Document) -> list[tuple[str, Document]]:
     """The plans found and those compared, each with its name."""
     exact = [(f"exact {i + 1}", p) for i, p in enumerate(design["exact"])]
-    gradient = [("gradient", design["gradient"])] if design["gradient"] else []
+    gradient = [("gradient", design["gradient"])] if design.get("gradient") else []
     return exact + gradient + [(p["name"], p) for p in design["compared"]]
 
 
 def opening(d: Document) -> str:
     """What was found, in large numbers."""
-    fit, best = d["fit"], d["design"]["exact"][0] if d["design"]["exact"] else None
-    held = (fit["dense_16_bit_gpu_without_flags"] or {}).get("held_out") or fit["overall"][
-        "held_out"
-    ]
+    shipped, fit = d["shipped"], d["fit"]
+    best = d["design"]["exact"][0] if d["design"]["exact"] else None
+    whole = shipped["overall"]["held_out"]
+    held = (shipped["dense_16_bit_gpu_without_flags"] or {}).get("held_out") or whole
     tiles = [
         (
-            percent(fit["overall"]["held_out"]["median"]),
-            (
-                f"median error on {fit['overall']['held_out']['rows']} rows that the fit never "
-                "saw, "
-                "all kinds"
-            ),
+            percent(whole["median"]),
+            f"median error on {whole['rows']} rows that the profile never saw, all kinds",
         ),
         (
             percent(held["median"]),
@@ -66,10 +62,10 @@ def opening(d: Document) -> str:
             ),
         ),
         (
-            str(d["data"]["rows_fitted"]),
+            f"{percent(fit['before']['median'])} → {percent(fit['after']['median'])}",
             (
-                f"published measurements fitted in {fit['seconds']:.0f} s, of "
-                f"{d['data']['rows_read']} read"
+                f"median error on a stack that the base does not know, before and after "
+                f"{fit['rows_fitted']} of its rows were fitted in {fit['seconds']:.0f} s"
             ),
         ),
     ]
@@ -78,14 +74,13 @@ def opening(d: Document) -> str:
             (seconds(best["step_time_s"]), f"best step found for {d['design']['question']}")
         )
     lead = (
-        "A model of one training step, fitted to published measurements, judged on measurements "
-        "kept out of the fit, "
-        "and then asked for the best plan and for what that plan depends on."
+        "A model of one training step, judged on published measurements that it was not fitted "
+        "to, fitted to a dozen rows of a new stack, and then asked for the best plan and for what "
+        "that plan depends on."
     )
     quick = [
         html.paragraph(
-            "Quick run: a part of the rows and a short fit, to try the program; its errors are "
-            "larger than those of the full run."
+            "Quick run: a part of the rows, to try the program; its errors are not those of all."
         )
     ]
     return "\n".join(
@@ -100,8 +95,8 @@ def opening(d: Document) -> str:
 
 def errors(d: Document, uri: str) -> str:
     """How far predictions are from measurements, by source."""
-    fit, data = d["fit"], d["data"]
-    lines = [*fit["by_source"].values(), fit["overall"]]
+    fit, shipped, data = d["fit"], d["shipped"], d["data"]
+    lines = [*shipped["by_source"].values(), shipped["overall"]]
     rows = [
         [
             line["source"],
@@ -119,8 +114,8 @@ def errors(d: Document, uri: str) -> str:
         *(f"held-out {n}" for n in names),
     ]
     words = (
-        f"About {percent(fit['hold_out'], 0)} of the rows were held out by whole groups (model, "
-        "accelerator, devices), so that no near "
+        f"The shipped profile {shipped['profile']} was fitted to four fifths of the rows, the "
+        "others were held out by whole groups (model, accelerator, devices), so that no near "
         "copy of a held-out row was fitted. Errors are |predicted / measured − 1| of the step time."
     )
     caption = (
@@ -133,8 +128,24 @@ def errors(d: Document, uri: str) -> str:
             html.paragraph(words),
             html.figure(uri, "Scatter of predicted against measured step time", caption),
             html.table(header, rows, total=True),
+            html.heading("A dozen rows of a new stack"),
+            html.paragraph(_dozen(fit)),
             _coefficients(fit),
         ]
+    )
+
+
+def _dozen(fit: Document) -> str:
+    """What a fit of a dozen rows does for the others of their stack."""
+    ends = [
+        f"{percent(fit[name]['median'])} in the median and {percent(fit[name]['mean'])} in the mean"
+        for name in ("before", "after")
+    ]
+    return (
+        f"{fit['rows_fitted']} rows of {fit['stack']} on {fit['accelerator']} were fitted from "
+        f"the profile {fit['base']}, which saw neither them nor the name of their stack. The "
+        f"{fit['rows_held_out']} other rows were predicted with an error of {ends[0]} before, and "
+        f"of {ends[1]} after."
     )
 
 
@@ -252,7 +263,7 @@ def _gap(found: Document) -> str:
     """The two searches compared, and the lower bound."""
     gap = (
         ""
-        if found["gap"] is None
+        if found.get("gap") is None
         else f"Gap of the gradient's plan to the best of all: {percent(found['gap'], 2)}. "
     )
     return (
