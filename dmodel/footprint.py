@@ -13,7 +13,7 @@ import numpy as np
 from flax import struct
 
 from dmodel.coefficients import Spec
-from dmodel.types import GIB, Array
+from dmodel.types import GIB, Array, at_hand, larger
 
 RESERVED_BYTES = 2.5 * GIB
 """CUDA context, communication buffers, library workspace and what fragmentation wastes of one
@@ -104,9 +104,13 @@ def whole(footprint: Footprint) -> Footprint:
     """The same stack's fullest device with everything that it holds, whatever the stack reports:
     for whether a plan fits."""
     return footprint.replace(
-        last_stage=jnp.ones_like(footprint.last_stage),
-        reserved=jnp.maximum(footprint.reserved, RESERVED_BYTES),
+        last_stage=_ones_like(footprint.last_stage),
+        reserved=larger(footprint.reserved, RESERVED_BYTES),
     )
+
+
+def _ones_like(x: Array) -> Array:
+    return np.ones_like(x) if at_hand(x) else jnp.ones_like(x)
 
 
 def prior() -> tuple[np.ndarray, np.ndarray]:

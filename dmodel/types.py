@@ -65,10 +65,10 @@ def stack(*values: Array) -> Any:
     return jnp.stack(jnp.broadcast_arrays(*(jnp.asarray(v) for v in values)))
 
 
-def each(value: Array) -> jax.Array:
+def each(value: Array) -> Any:
     """Let a case's value meet stacked operations: `[*batch]` becomes `[1, *batch]`; a scalar stays
-    one."""
-    value = jnp.asarray(value)
+    one. By numpy where it is at hand."""
+    value = np.asarray(value) if at_hand(value) else jnp.asarray(value)
     return value if value.ndim == 0 else value[None]
 
 

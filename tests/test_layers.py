@@ -44,7 +44,7 @@ BELOW_REPORT = BELOW_RUN | {
     "theory",
     "emit",
 }
-BELOW_REPORT |= {"uncertainty", "codesign"}
+BELOW_REPORT |= {"uncertainty", "codesign", "entries", "recorded", "called"}
 
 QUESTION = BASE | {"blocks", "catalog", "columns", "layouts", "profiles", "records", "unlike"}
 """What a question in words stands on."""
@@ -102,12 +102,17 @@ ALLOWED: dict[str, set[str]] = {
     "asked": WORDS | BELOW_RUN,
     "prediction": WORDS
     | BELOW_RUN
-    | {"by_stage", "run", "energy", "sweep", "uncertainty", "explain", "report"},
+    | {"by_stage", "run", "energy", "recorded", "uncertainty", "explain", "report"},
     "terms": BELOW_RUN | {"messages"},
     "explain": WORDS | BELOW_RUN | {"terms", "uncertainty", "prediction"},
     "searching": WORDS | BELOW_RUN | {"run", "sweep", "design"},
+    "called": BELOW_RUN | {"recorded"},
     "api": WORDS | BELOW_REPORT | {"prediction", "searching"},
     "flattened": BASE,
+    "entries": set(),
+    "structures": set(),
+    "operations": set(),
+    "recorded": {"entries", "structures", "operations"},
     "sweep": BELOW_RUN | {"flattened"},
     "run": BELOW_RUN,
     "design": BELOW_RUN | WORDS | {"run", "sweep"},
@@ -118,7 +123,7 @@ ALLOWED: dict[str, set[str]] = {
     "catalog": {"topology", "blocks", "counts", "records", "types"},
     "emit": {"blocks", "records", "types", "stages"},
     "profiles": {"catalog", "coefficients", "footprint", "types"},
-    "uncertainty": BELOW_RUN | {"sweep", "profiles"},
+    "uncertainty": BELOW_RUN | {"recorded", "profiles"},
     "theory": BELOW_RUN | {"catalog", "sweep"},
     "report": BELOW_REPORT,
     "cli": BELOW_REPORT | WORDS | ANSWERS | {"report"},

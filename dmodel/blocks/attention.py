@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from dmodel.blocks.part import (
@@ -17,7 +18,7 @@ from dmodel.blocks.part import (
     entered,
     wrapped,
 )
-from dmodel.types import Array, larger, smaller
+from dmodel.types import Array, at_hand, larger, smaller
 
 ALL = 1e12
 """A window, or a chunk, that no sequence fills [token]."""
@@ -83,8 +84,9 @@ def off_matrix_units(head_dim: Array, flash: Array) -> Array:
     numbers: one within half an element of a multiple counts as one, so that the slope beside it is
     0.
     """
-    away = jnp.abs(head_dim - 8.0 * jnp.round(head_dim / 8.0))
-    return 1.0 + (VECTOR - 1.0) * (1.0 - flash) * jnp.where(away > 0.5, 1.0, 0.0)
+    at = np if at_hand(head_dim, flash) else jnp
+    away = at.abs(head_dim - 8.0 * at.round(head_dim / 8.0))
+    return 1.0 + (VECTOR - 1.0) * (1.0 - flash) * at.where(away > 0.5, 1.0, 0.0)
 
 
 def rotated(at: Site, turned: Array) -> Passes:

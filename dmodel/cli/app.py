@@ -29,6 +29,7 @@ from dmodel.cli import (
 )
 from dmodel.cli.compiled import keep_compiled_code
 from dmodel.cli.output import say
+from dmodel.entries import speak_by
 from dmodel.types import InputError, enable_float64
 
 BAD_INPUT = 2
@@ -144,5 +145,6 @@ def main() -> None:
     speak_where_nobody_listens()
     speak_any_encoding()
     enable_float64()
+    speak_by(lambda words: say(f"dmodel: {words}"))
     keep_compiled_code()
     app(prog_name="dmodel")

@@ -2,50 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import platform
 from pathlib import Path
+
+from dmodel import entries
 
 
 def cache_folder() -> Path:
-    """Where compiled code is kept between runs: `$DMODEL_CACHE`, else `dmodel` in the user's cache
-    folder.
-
-    One place for each kind of processor: compiled code uses what its processor can do, and machines
-    may share a home.
-    """
-    base = (
-        os.environ.get("DMODEL_CACHE")
-        or Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "dmodel"
-    )
-    return Path(base) / "jax" / _processor()
-
-
-def _processor() -> str:
-    """Eight digits that stand for what the processor can do."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        can = sorted(
-            {line for line in lines if line.startswith(("model name", "flags", "Features"))}
-        )
-    except OSError:
-        can = []
-    return hashlib.sha256(
-        "\n".join([platform.machine(), platform.processor(), *can]).encode()
-    ).hexdigest()[:8]
+    """Where compiled code is kept between runs, one place for each kind of processor."""
+    return entries.base() / "jax" / entries.processor()
 
 
 def keep_compiled_code() -> None:
-    """Let JAX keep compiled code on disk, so that it compiles once; without a writable folder it
-    compiles every time."""
+    """Let JAX keep compiled code on disk, so that it compiles once; without a folder of the user's
+    own it compiles every time."""
     import jax
 
-    try:
-        folder = cache_folder()
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # no home, or one that cannot be written
-        return
-    if os.access(folder, os.W_OK):
+    folder = entries.folder("jax")
+    if folder is not None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
