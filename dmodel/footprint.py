@@ -10,8 +10,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.coefficients import Spec
 from dmodel.types import GIB, Array, at_hand, larger
 

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("dmodel", "calibration", "experiments")
 
-BASE = {"types", "smooth", "once"}
+BASE = {"types", "smooth", "once", "struct"}
 RECORDS = {"records", "coefficients"}
 TABLES = BASE | RECORDS | {"traced", "blocks", "tables"}
 BELOW_COST = TABLES | {"footprint", "counts", "launching", "traffic", "placement"}
@@ -57,6 +57,7 @@ ANSWERS = {"prediction", "explain", "searching", "api"}
 
 ALLOWED: dict[str, set[str]] = {
     "types": set(),
+    "struct": set(),
     "smooth": {"types"},
     "once": set(),
     "coefficients": BASE,
@@ -120,7 +121,7 @@ ALLOWED: dict[str, set[str]] = {
     "sensitivity": BELOW_RUN | WORDS | {"run", "sweep", "design"},
     "energy": BELOW_RUN | {"run"},
     "returns": BELOW_RUN | {"run", "energy", "sweep", "design"},
-    "catalog": {"topology", "blocks", "counts", "records", "types"},
+    "catalog": {"topology", "blocks", "counts", "records", "struct", "types"},
     "emit": {"blocks", "records", "types", "stages"},
     "profiles": {"catalog", "coefficients", "footprint", "types"},
     "uncertainty": BELOW_RUN | {"recorded", "profiles"},

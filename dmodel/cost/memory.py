@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from flax import struct
 from jax.scipy.special import ndtr
 
-from dmodel import counts
+from dmodel import counts, struct
 from dmodel.blocks.part import LAST, SUMMED
 from dmodel.footprint import LEAST, Footprint
 from dmodel.once import once

@@ -13,9 +13,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import struct
 
-from dmodel import run
+from dmodel import run, struct
 from dmodel.breakdown import Breakdown
 from dmodel.coefficients import Coefficients
 from dmodel.cost.memory import Memory, memory
