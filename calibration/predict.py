@@ -158,7 +158,9 @@ def predict(cases: Cases, profile: Profile | None = None) -> Predictions:
     footprint = jax.tree.map(lambda *values: np.array(values), *(f.footprint for f in known))
     spread = np.array([f.spread for f in known])
 
-    evaluated = evaluator((cases.system, cases.model, cases.plan, footprint, spread), len(cases))
+    evaluated = evaluator(
+        (cases.system, cases.model.replace(order=()), cases.plan, footprint, spread), len(cases)
+    )
     found = evaluated(z)
     memory = found["used"]
     scale, parameter_sd = doubt(cases, profiles, lambda z: np.log(evaluated(z)["total"]), z)

@@ -26,7 +26,7 @@ MAGIC = b"dmodel entry 1\n"
 ENDING = ".entry"
 """How the name of a file ends."""
 
-MOST_FILES, MOST_BYTES = 64, 2**27
+MOST_FILES, MOST_BYTES = 512, 2**27
 """What the folder holds at most; the files that were used longest ago go first."""
 
 LEFT_OVER = 3600.0
@@ -91,7 +91,10 @@ def folder(name: str) -> Path | None:
         tell(f"nothing is kept for the next time: {getattr(e, 'strerror', None) or e}")
         return None
     if strange:
-        tell(f"nothing is kept for the next time: others may write to {strange[0]}")
+        tell(
+            f"nothing is kept for the next time: others may write to {strange[0]}; make it your "
+            "own (chmod go-w), or name another folder by DMODEL_CACHE"
+        )
     elif not writable:
         tell(f"nothing is kept for the next time: {found} cannot be written")
     return found if writable and not strange else None

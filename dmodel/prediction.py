@@ -125,7 +125,8 @@ def _drawn(asked: Asked) -> np.ndarray:
 def _outcomes(asked: Asked, plan: Plan, drawn: np.ndarray) -> list[Document]:
     """What is said of one plan: by its coefficients, then by each of those that are drawn."""
     fitted = asked.profile.footprint_for(asked.stack)
-    one = jax.tree.map(lambda x: np.atleast_1d(np.asarray(x, float)), (asked.model, plan, fitted))
+    model = asked.model.replace(order=())  # so that models of one structure share a record
+    one = jax.tree.map(lambda x: np.atleast_1d(np.asarray(x, float)), (model, plan, fitted))
     coefficients = jax.tree.map(
         lambda x, more: np.append(np.asarray(x, float), more),
         asked.coefficients,

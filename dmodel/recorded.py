@@ -88,10 +88,20 @@ class Run:
         return at
 
 
-def computed(record: Record, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The outputs of a record for its inputs."""
-    at = Run(record.steps, record.outputs)(dict(enumerate((*leaves, *record.constants))))
-    return [np.asarray(at[i]) for i in record.outputs]
+class Ready:
+    """A record that can be run.
+
+    Args:
+      record: of a function.
+    """
+
+    def __init__(self, record: Record) -> None:
+        self.record, self.run = record, Run(record.steps, record.outputs)
+
+    def __call__(self, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs for inputs."""
+        at = self.run(dict(enumerate((*leaves, *self.record.constants))))
+        return [np.asarray(at[i]) for i in self.record.outputs]
 
 
 def varied(
@@ -228,7 +238,7 @@ def recorded(function: Callable[..., Any], *records: Tree) -> Record:
     return recorder.finished(outputs, names)
 
 
-_RECORDS: dict[tuple, Record | None] = {}
+_RECORDS: dict[tuple, Ready | None] = {}
 _LOCK = threading.RLock()
 
 
@@ -248,10 +258,10 @@ class Recorded:
     def __call__(self, *records: Tree, **static: Any) -> dict[str, Any]:
         """The answer for plain numbers and arrays."""
         arrays = _arrays(records)
-        record = self._known(records, static, arrays)
-        if record is None:
+        ready = self._known(records, static, arrays)
+        if ready is None:
             return self._compiled(records, static)
-        return nested(record.names, computed(record, arrays))
+        return nested(ready.record.names, ready(arrays))
 
     def varied(self, *fixed: Tree, like: Tree, **static: Any) -> Callable[[Tree], dict[str, Any]]:
         """The answer as a function of the last record: what the others alone decide is computed
@@ -260,22 +270,23 @@ class Recorded:
         Args:
           like: a last record, of the shapes of all that follow.
         """
-        record = self._known((*fixed, like), static, _arrays((*fixed, like)))
-        if record is None:
+        ready = self._known((*fixed, like), static, _arrays((*fixed, like)))
+        if ready is None:
             return lambda last: self._compiled((*fixed, last), static)
-        of, names = varied(record, _arrays(fixed)), record.names
+        of, names = varied(ready.record, _arrays(fixed)), ready.record.names
         return lambda last: nested(names, of(_arrays(last)))
 
     def _known(
         self, records: Tree, static: dict[str, Any], arrays: Sequence[np.ndarray]
-    ) -> Record | None:
-        """The record for the shapes of some records, made once in a process."""
+    ) -> Ready | None:
+        """What runs for the shapes of some records, made once in a process."""
         shapes = tuple(x.shape for x in arrays)
         at = (self.function, tuple(static.items()), jax.tree.structure(records), shapes)
         if at not in _RECORDS:
             with _LOCK:
                 if at not in _RECORDS:
-                    _RECORDS[at] = self._record(records, static, at)
+                    found = self._record(records, static, at)
+                    _RECORDS[at] = None if found is None else Ready(found)
         return _RECORDS[at]
 
     def _record(self, records: Tree, static: dict[str, Any], at: tuple) -> Record | None:

@@ -295,7 +295,8 @@ def step_times(
     if sigma is None:
         return None
     z = points(profile.unconstrained(accelerator, stack), sigma)
-    leaves: Any = jax.tree.map(lambda x: np.atleast_1d(np.asarray(x, float)), (model, plan))
+    records = model.replace(order=()), plan
+    leaves: Any = jax.tree.map(lambda x: np.atleast_1d(np.asarray(x, float)), records)
     draws = _draws(system, leaves[0], leaves[1], z)
     far = np.broadcast_to(distance(profile, stack, features(system, model, plan)), draws.shape[1:])
     return uncertain(draws, misfit(scatter_of(profile, stack), far))
