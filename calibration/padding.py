@@ -32,23 +32,28 @@ def row_count(rows: int) -> int:
     )
 
 
+def longer(records: Any, rows: int) -> Any:
+    """Records, leaves `[..., row]`, with the last row repeated up to some rows."""
+
+    def of(leaf: Any) -> np.ndarray:
+        leaf = np.asarray(leaf)
+        return np.concatenate([leaf, np.repeat(leaf[..., -1:], rows - leaf.shape[-1], -1)], -1)
+
+    return jax.tree.map(of, records)
+
+
 def padded(records: Any, rows: int) -> Any:
     """Records of some rows, leaves `[..., row]`, with the last row repeated up to `row_count`."""
-    more = row_count(rows) - rows
-    longer = jax.tree.map(
-        lambda leaf: np.concatenate([leaf, np.repeat(np.asarray(leaf)[..., -1:], more, -1)], -1),
-        records,
-    )
-    return jax.device_put(longer)
+    return jax.device_put(longer(records, row_count(rows)))
 
 
 def padded_rows(data: Any) -> Any:
     """The rows of a fit, those that are added at weight 0; data: a record with a leaf `weight`,
     `[..., row]`."""
     rows = len(data.weight)
-    longer = padded(data, rows)
-    return longer._replace(
-        weight=jax.device_put(np.where(np.arange(len(longer.weight)) < rows, longer.weight, 0.0))
+    more = padded(data, rows)
+    return more._replace(
+        weight=jax.device_put(np.where(np.arange(len(more.weight)) < rows, more.weight, 0.0))
     )
 
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from calibration.micro.priors import priors
 from calibration.widths import HARDWARE, SCOPES, fresh_widths, known_factor
+from dmodel import struct
 from dmodel.coefficients import SPECS, default, to_unconstrained
 from dmodel.errors import InputError
 from dmodel.profiles import GROUPINGS, Profile, family, members

@@ -1,27 +1,26 @@
-"""Predict measured configurations: one compiled evaluation of all rows, each under the coefficients
-of its accelerator and stack. Files of similar length share its code (`calibration.padding`)."""
+"""Predict measured configurations: one evaluation of all rows, each under the coefficients of its
+accelerator and stack. Files of similar length share its record (`calibration.padding`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from calibration.padding import padded
+from calibration.padding import longer, row_count
 from calibration.traces import Cases
-from dmodel.breakdown import Breakdown
-from dmodel.coefficients import Coefficients, from_unconstrained
+from dmodel.breakdown import TERMS, Breakdown
+from dmodel.coefficients import NAMES, Coefficients, from_unconstrained
 from dmodel.cost.memory import out_of_memory_probability
 from dmodel.footprint import Footprint, whole
 from dmodel.profiles import Profile, nearest
+from dmodel.recorded import Recorded
 from dmodel.records import Cluster, Model, Plan
 from dmodel.run import CONVENTION, mfu
 from dmodel.smooth import SHARPNESS
 from dmodel.step import memory_use, step_time
-from dmodel.sweep import quick_to_compile
 from dmodel.types import Array, enable_float64
 from dmodel.uncertainty import (
     LEVEL,
@@ -68,27 +67,65 @@ class Predictions(NamedTuple):
         return band(self.step_time_s, self.scale, level)
 
 
-@cache
-def _compiled() -> Callable:
-    return jax.jit(_evaluate, static_argnames="sharpness", compiler_options=quick_to_compile())
-
-
 def _evaluate(
     system: Cluster,
     model: Model,
     plan: Plan,
-    coefficients: Coefficients,
     footprint: Footprint,
     spread: Array,
+    coefficients: Coefficients,
+    *,
     sharpness: float,
-) -> tuple:
+) -> dict[str, Any]:
     """Breakdown, step time, bytes per device, probability of too few of them, and model FLOP
     utilization."""
     terms = step_time(system, model, plan, coefficients, sharpness=sharpness)
     used = memory_use(model, plan, footprint=footprint).total
     needed = memory_use(model, plan, footprint=whole(footprint)).total
-    risk = out_of_memory_probability(needed, system.chip.hbm_bytes, spread)
-    return terms, terms.total, used, risk, mfu(system, model, plan, terms, CONVENTION)
+    return {
+        "terms": {name: getattr(terms, name) for name in TERMS},
+        "total": terms.total,
+        "used": used,
+        "risk": out_of_memory_probability(needed, system.chip.hbm_bytes, spread),
+        "mfu": mfu(system, model, plan, terms, CONVENTION),
+    }
+
+
+EVALUATE = Recorded(_evaluate)
+
+MOST_ROWS = 2048
+"""Rows that are predicted at once: what is between the steps has to fit a cache."""
+
+
+def evaluator(records: tuple, rows: int) -> Callable[[np.ndarray], dict[str, Any]]:
+    """Predictions of some rows, of their unconstrained coefficients `[coefficient, row]`.
+
+    Args:
+      records: system, model, plan, footprint and spread, leaves `[..., row]`.
+    """
+    parts = [slice(i, min(i + MOST_ROWS, rows)) for i in range(0, rows, MOST_ROWS)]
+    size = row_count(rows) if len(parts) == 1 else MOST_ROWS
+
+    def cut(tree: Any, part: slice) -> Any:
+        return longer(jax.tree.map(lambda x: np.asarray(x)[..., part], tree), size)
+
+    def coefficients(z: np.ndarray, part: slice) -> Coefficients:
+        return from_unconstrained(cut(z, part))
+
+    some = np.zeros((len(NAMES), rows))
+    each = [
+        EVALUATE.varied(*cut(records, part), like=coefficients(some, part), sharpness=SHARPNESS)
+        for part in parts
+    ]
+
+    def evaluated(z: np.ndarray) -> dict[str, Any]:
+        found = [
+            jax.tree.map(lambda x, n=part.stop - part.start: x[..., :n], of(coefficients(z, part)))
+            for of, part in zip(each, parts, strict=True)
+        ]
+        return jax.tree.map(lambda *xs: np.concatenate(xs, -1), *found)
+
+    return evaluated
 
 
 def assign(cases: Cases, profile: Profile | None) -> tuple[list[Profile], list[str]]:
@@ -121,26 +158,19 @@ def predict(cases: Cases, profile: Profile | None = None) -> Predictions:
     footprint = jax.tree.map(lambda *values: np.array(values), *(f.footprint for f in known))
     spread = np.array([f.spread for f in known])
 
-    rows = len(cases)
-    system, model, plan, footprints, spreads = padded(
-        (cases.system, cases.model, cases.plan, footprint, spread), rows
+    evaluated = evaluator(
+        (cases.system, cases.model.replace(order=()), cases.plan, footprint, spread), len(cases)
     )
-
-    def evaluated(z: np.ndarray) -> tuple:
-        found = _compiled()(
-            system, model, plan, from_unconstrained(padded(z, rows)), footprints, spreads, SHARPNESS
-        )
-        return jax.tree.map(lambda value: np.asarray(value)[..., :rows], found)
-
-    terms, total, memory, risk, utilization = evaluated(z)
-    scale, parameter_sd = doubt(cases, profiles, lambda z: np.log(evaluated(z)[1]), z)
+    found = evaluated(z)
+    memory = found["used"]
+    scale, parameter_sd = doubt(cases, profiles, lambda z: np.log(evaluated(z)["total"]), z)
     return Predictions(
-        step_time_s=total,
-        breakdown=terms,
+        step_time_s=found["total"],
+        breakdown=Breakdown(**found["terms"]),
         memory_bytes=memory,
         headroom_bytes=np.asarray(cases.system.chip.hbm_bytes) - memory,
-        oom_probability=risk,
-        mfu=utilization,
+        oom_probability=found["risk"],
+        mfu=found["mfu"],
         convention=CONVENTION,
         profile=[p.name for p in profiles],
         reason=reasons,

@@ -148,11 +148,16 @@ def maybe_fitted(cases: Cases, profile: Profile) -> np.ndarray:
 
 
 @lru_cache(maxsize=1)
+def published_cases() -> Cases:
+    """Cases of the shipped table; made once."""
+    return to_cases(published())
+
+
+@lru_cache(maxsize=1)
 def _published() -> tuple[tuple[str, ...], dict[bytes, list[int]], list[tuple[float, ...]]]:
     """Of the usable published rows: fingerprints, which have a record, and their times as given and
     by the throughput [s]."""
-    table = published()
-    cases = to_cases(table)
+    table, cases = published(), published_cases()
     places: dict[bytes, list[int]] = {}
     for i, record in enumerate(records(cases)):
         places.setdefault(record, []).append(i)

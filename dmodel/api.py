@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dmodel.asked import ask, laid
 from dmodel.breakdown import Breakdown
+from dmodel.called import step_time_of
 from dmodel.catalog.loader import resolve as known_id
 from dmodel.catalog.models import reading
 from dmodel.prediction import Prediction, prediction
@@ -23,7 +24,6 @@ from dmodel.records.case import Case
 from dmodel.settings import by_column, changed
 from dmodel.smooth import SHARPNESS
 from dmodel.step import memory_use as memory_of
-from dmodel.step import step_time as time_of
 from dmodel.types import enable_float64
 
 if TYPE_CHECKING:
@@ -196,8 +196,7 @@ def step_time(case: Case, sharpness: float | None = None) -> Breakdown:
       sharpness: of smooth maxima; None = the default.
     """
     smooth = SHARPNESS if sharpness is None else sharpness
-    records = (case.cluster, case.model, case.plan, case.coefficients)
-    return time_of(*records, sharpness=smooth)
+    return step_time_of((case.cluster, case.model, case.plan, case.coefficients), smooth)
 
 
 def memory_use(case: Case) -> Memory:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from flax import struct
 
+from dmodel import struct
 from dmodel.coefficients import Coefficients
 from dmodel.cost.overlap import straggler_share
 from dmodel.physics import Costs

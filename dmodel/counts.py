@@ -6,8 +6,7 @@ layer and per micro-batch unless a name says otherwise.
 
 from __future__ import annotations
 
-from flax import struct
-
+from dmodel import struct
 from dmodel.blocks.part import WORD, split_ranks, tokens
 from dmodel.once import once
 from dmodel.records import Model, Plan, value

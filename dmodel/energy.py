@@ -3,9 +3,7 @@ their cooling and their grid."""
 
 from __future__ import annotations
 
-from flax import struct
-
-from dmodel import run
+from dmodel import run, struct
 from dmodel.breakdown import Breakdown
 from dmodel.coefficients import Coefficients
 from dmodel.cost.power import COOLING_FACTOR, HOST_SHARE, host_watts

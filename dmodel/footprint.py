@@ -10,8 +10,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.coefficients import Spec
 from dmodel.types import Array, at_hand, larger
 from dmodel.units import GIB
@@ -104,11 +104,14 @@ NAMES: tuple[str, ...] = tuple(SPECS)
 def whole(footprint: Footprint) -> Footprint:
     """The same stack's fullest device with everything that it holds, whatever the stack reports:
     for whether a plan fits."""
-    ones_like = np.ones_like if at_hand(footprint.last_stage) else jnp.ones_like
     return footprint.replace(
-        last_stage=ones_like(footprint.last_stage),
+        last_stage=_ones_like(footprint.last_stage),
         reserved=larger(footprint.reserved, RESERVED_BYTES),
     )
+
+
+def _ones_like(x: Array) -> Array:
+    return np.ones_like(x) if at_hand(x) else jnp.ones_like(x)
 
 
 def prior() -> tuple[np.ndarray, np.ndarray]:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
+from dmodel import struct
 from dmodel.errors import InputError
 from dmodel.types import Array
 

@@ -11,9 +11,9 @@ from operator import mul
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import lax
 
+from dmodel import struct
 from dmodel.coefficients import Coefficients
 from dmodel.once import once
 from dmodel.records import Network

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
-from dmodel import counts
+from dmodel import counts, struct
 from dmodel.blocks.part import Passes
 from dmodel.coefficients import Coefficients
 from dmodel.cost import collectives

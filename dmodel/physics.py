@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
+from dmodel import struct
 from dmodel.blocks.part import Passes
 from dmodel.coefficients import Coefficients
 from dmodel.cost.memory import Memory

@@ -18,8 +18,8 @@ from operator import add
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.records import Layout, Plan
 from dmodel.smooth import clip, positive
 from dmodel.types import Array, each, stack

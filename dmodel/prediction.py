@@ -3,13 +3,11 @@ intervals, and what was assumed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dmodel import run, step, uncertainty
@@ -22,10 +20,10 @@ from dmodel.counts import CONVENTIONS
 from dmodel.energy import GRID_KG
 from dmodel.footprint import whole
 from dmodel.question import Assumption
+from dmodel.recorded import Recorded
 from dmodel.records import Plan
 from dmodel.records.case import Case
 from dmodel.resolve import Resolved
-from dmodel.sweep import quick_to_compile
 
 if TYPE_CHECKING:
     from dmodel.explain import Explained
@@ -43,8 +41,8 @@ CARRIED = (
 
 
 def _outcome(cluster: Any, model: Any, plan: Any, coefficients: Any, fitted: Any) -> dict[str, Any]:
-    """Everything that is said of one plan, in one compiled call. Memory is the fullest device's,
-    with all that it holds."""
+    """Everything that is said of one plan, for several coefficients at once, `[n]`. Memory is the
+    fullest device's, with all that it holds."""
     breakdown = step.step_time(cluster, model, plan, coefficients)
     footprint = whole(fitted.footprint)
     memory = step.memory_use(model, plan, footprint=footprint)
@@ -59,11 +57,7 @@ def _outcome(cluster: Any, model: Any, plan: Any, coefficients: Any, fitted: Any
     }
 
 
-@cache
-def _compiled() -> Callable[..., dict[str, Any]]:
-    """Run a few times at most: compiling costs a hundred thousand times the answer, so on a CPU the
-    compiler shall not try hard."""
-    return jax.jit(_outcome, compiler_options=quick_to_compile())
+OUTCOME = Recorded(_outcome)
 
 
 def answer(asked: Asked, plan: Plan, chunks: Sequence[float] = ()) -> Document:
@@ -74,10 +68,8 @@ def answer(asked: Asked, plan: Plan, chunks: Sequence[float] = ()) -> Document:
 
     `fits` is False when it needs more memory than the device has; `headroom_bytes` is signed.
     """
-    fitted = asked.profile.footprint_for(asked.stack)
-    records = (asked.cluster, asked.model, plan, asked.coefficients, fitted)
-    leaves = jax.tree.map(lambda x: jnp.asarray(x, float), records)
-    found = jax.tree.map(float, _compiled()(*leaves))
+    drawn = _drawn(asked)
+    found, *_ = draws = _outcomes(asked, plan, drawn)
     out = found["outputs"]
     # a compiled function gives dictionaries back by alphabet; people read causes and purposes in
     # their own order
@@ -100,7 +92,7 @@ def answer(asked: Asked, plan: Plan, chunks: Sequence[float] = ()) -> Document:
         "joules_per_token": out["joules_per_token"],
         "kg_co2_per_million_tokens": 1e6 * out["joules_per_token"] * GRID_KG,
         "dollars_per_million_tokens": 1e6 * out["dollars_per_token"],
-        **_ends(asked, plan, leaves, found),
+        **_ends(asked, plan, found, draws[1:]),
     }
 
 
@@ -121,18 +113,37 @@ def _by_stage(
     }
 
 
-def _ends(asked: Asked, plan: Plan, leaves: tuple[Any, ...], found: dict[str, Any]) -> Document:
+def _drawn(asked: Asked) -> np.ndarray:
+    """Unconstrained coefficients that tell how far the answer may be off, `[coefficient, n]`; none
+    where the profile carries no covariance."""
+    profile, stack = asked.profile, asked.stack
+    center = profile.unconstrained(asked.accelerator, stack)
+    sigma = uncertainty.covariance(profile, asked.accelerator, stack)
+    return np.empty((len(center), 0)) if sigma is None else uncertainty.points(center, sigma)
+
+
+def _outcomes(asked: Asked, plan: Plan, drawn: np.ndarray) -> list[Document]:
+    """What is said of one plan: by its coefficients, then by each of those that are drawn."""
+    fitted = asked.profile.footprint_for(asked.stack)
+    model = asked.model.replace(order=())  # so that models of one structure share a record
+    one = jax.tree.map(lambda x: np.atleast_1d(np.asarray(x, float)), (model, plan, fitted))
+    coefficients = jax.tree.map(
+        lambda x, more: np.append(np.asarray(x, float), more),
+        asked.coefficients,
+        from_unconstrained(drawn),
+    )
+    found = OUTCOME(asked.cluster, *one[:2], coefficients, one[2])
+    n = 1 + drawn.shape[1]
+    every = jax.tree.map(lambda x: np.broadcast_to(x, (n,)).tolist(), found)
+    return [jax.tree.map(lambda _, x, i=i: x[i], found, every) for i in range(n)]
+
+
+def _ends(asked: Asked, plan: Plan, found: dict[str, Any], draws: Sequence[Document]) -> Document:
     """Ends of the 90 % intervals, `*_low` and `*_high`; none where the profile carries no
     covariance."""
     profile, stack = asked.profile, asked.stack
-    sigma = uncertainty.covariance(profile, asked.accelerator, stack)
-    if sigma is None:
+    if not draws:
         return {}
-    center = profile.unconstrained(asked.accelerator, stack)
-    draws = [
-        _compiled()(*leaves[:3], jax.tree.map(np.asarray, from_unconstrained(z)), leaves[4])
-        for z in uncertainty.points(center, sigma).T
-    ]
     place = uncertainty.features(asked.cluster, asked.model, plan)
     far = uncertainty.distance(profile, stack, place)[0]
     rest, result = uncertainty.misfit(uncertainty.scatter_of(profile, stack), far), {}

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from flax import struct
 
-from dmodel import checks, counted, laid_out, recomputation, shape
+from dmodel import checks, counted, laid_out, recomputation, shape, struct
 from dmodel.catalog.facts import Fact
 from dmodel.catalog.loader import canonical
 from dmodel.deciding import LEAVES, first_facts, software

@@ -6,9 +6,8 @@ Every function takes leaves that are scalars or `[*batch]` and is differentiable
 from __future__ import annotations
 
 import jax.numpy as jnp
-from flax import struct
 
-from dmodel import counts
+from dmodel import counts, struct
 from dmodel.breakdown import IN_LAYERS, Breakdown
 from dmodel.coefficients import Coefficients
 from dmodel.cost.power import COOLING_FACTOR, WAITING_SHARE, Activities, Draw, draw, host_watts

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.coefficients import Coefficients
 from dmodel.flattened import floating, length, packed, padded, unpacked
 from dmodel.once import together

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.blocks.part import WORD, Kept, Passes, Site, Weights, Work, site, tokens
 from dmodel.once import once
 from dmodel.records import Model, Plan

@@ -15,8 +15,6 @@ bends with the output, and any output carries it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from math import acos, cos, sqrt
 from typing import Any, NamedTuple
 
@@ -28,9 +26,9 @@ from dmodel.coefficients import from_unconstrained
 from dmodel.errors import InputError
 from dmodel.profiles import Profile, family, members
 from dmodel.profiles.record import Scatter, pair_key
+from dmodel.recorded import Recorded
 from dmodel.records import Cluster, Model, Plan, ff_width, value
 from dmodel.step import step_time
-from dmodel.sweep import quick_to_compile
 from dmodel.types import Array
 
 LEVEL = 0.9
@@ -251,12 +249,37 @@ def uncertain(draws: np.ndarray, rest: np.ndarray) -> Uncertain:
     return Uncertain(value, *band(value, scale), scale, rest, draws)
 
 
-@cache
-def _compiled() -> Callable[..., jax.Array]:
-    def log_time(system: Cluster, model: Model, plan: Plan, z: jax.Array) -> jax.Array:
-        return jnp.log(jnp.asarray(step_time(system, model, plan, from_unconstrained(z)).total))
+def _log_time(system: Cluster, model: Model, plan: Plan, coefficients: Any) -> dict[str, Any]:
+    return {"log_time": jnp.log(jnp.asarray(step_time(system, model, plan, coefficients).total))}
 
-    return jax.jit(log_time, compiler_options=quick_to_compile())
+
+LOG_TIME = Recorded(_log_time)
+
+
+FEW = 32
+"""Plans whose draws are computed all at once."""
+
+
+def _draws(system: Cluster, model: Model, plan: Plan, z: np.ndarray) -> np.ndarray:
+    """ln t of plans, leaves `[plan]` or `[1]`, at points of the coefficients, `[point, plan]`."""
+    plans = max(np.shape(x)[-1] for x in jax.tree.leaves((model, plan)))
+    if plans > FEW:
+        each = [from_unconstrained(row[:, None]) for row in z.T]
+        return np.stack([LOG_TIME(system, model, plan, c)["log_time"] for c in each])
+    points = z.shape[1]
+
+    def repeated(x: Array, rank: int = 1) -> np.ndarray:
+        whole = np.ndim(x) == rank and np.shape(x)[-1] == plans
+        return np.tile(x, (*[1] * (rank - 1), points)) if whole else np.asarray(x)
+
+    cluster = system.replace(
+        chip=jax.tree.map(repeated, system.chip),
+        network=jax.tree.map(lambda x: repeated(x, 2), system.network),
+    )
+    records: Any = jax.tree.map(repeated, (model, plan))
+    coefficients = from_unconstrained(np.repeat(z, plans, 1))
+    found = LOG_TIME(cluster, *records, coefficients)["log_time"]
+    return found.reshape(points, plans)
 
 
 def step_times(
@@ -273,10 +296,9 @@ def step_times(
     if sigma is None:
         return None
     z = points(profile.unconstrained(accelerator, stack), sigma)
-    leaves: Any = jax.tree.map(lambda x: jnp.atleast_1d(jnp.asarray(x, float)), (model, plan))
-    draws = np.stack(
-        [np.atleast_1d(np.asarray(_compiled()(system, *leaves, row[:, None]))) for row in z.T]
-    )
+    records = model.replace(order=()), plan
+    leaves: Any = jax.tree.map(lambda x: np.atleast_1d(np.asarray(x, float)), records)
+    draws = _draws(system, leaves[0], leaves[1], z)
     far = np.broadcast_to(distance(profile, stack, features(system, model, plan)), draws.shape[1:])
     return uncertain(draws, misfit(scatter_of(profile, stack), far))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -223,13 +224,77 @@ def design_search() -> Iterator[Result]:
     )
 
 
+NOTHING = ("-c", "import jax; jax.jit(lambda x: x + 1)(1.0)")
+"""The least that a process with JAX does: what whole processes are compared with."""
+
+SHELL = ("-c", "from dmodel.cli import main; main()")
+
+PLAN = (
+    "--system H100-DGX --devices 512 --model llama-3-70b --seq-len 8192 --global-batch 1024 "
+    "--micro-batch 1 --tp 8 --pp 4"
+)
+
+
+class Whole(NamedTuple):
+    """A whole process: its arguments, and how many times the least process it is to take, first and
+    again."""
+
+    name: str
+    arguments: tuple[str, ...]
+    first: float | None
+    again: float
+
+
+def example() -> str:
+    """The example of the README."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return text.partition("```python\n")[2].partition("```")[0]
+
+
+def wholes() -> tuple[Whole, ...]:
+    """What people start, each time anew."""
+    return (
+        Whole("dmodel predict of one plan", (*SHELL, "predict", *PLAN.split()), 3.5, 1.6),
+        Whole("example of the README", ("-c", example()), 5.5, 2.5),
+        Whole("dmodel predict of the table", (*SHELL, "predict", str(TRACES)), None, 3.0),
+        Whole("dmodel evaluate", (*SHELL, "evaluate"), None, 3.0),
+    )
+
+
+def process(arguments: tuple[str, ...], folder: str) -> float:
+    """Wall time of a new process [s]; its modules have bytecode, as installed ones do."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    start = time.perf_counter()
+    subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=environment | {"DMODEL_CACHE": folder},
+        capture_output=True,
+        check=True,
+    )
+    return time.perf_counter() - start
+
+
+def beside_nothing(rounds: int) -> Iterator[Result]:
+    """Whole processes over the least one with JAX, each in turn with it: the first with an empty
+    folder of what is kept, and the middle one of the next."""
+    for whole in wholes():
+        with tempfile.TemporaryDirectory() as folder:
+            pairs = [
+                (process(NOTHING, folder), process(whole.arguments, folder))
+                for _ in range(1 + rounds)
+            ]
+        first, *others = (seconds / nothing for nothing, seconds in pairs)
+        again = statistics.median(others)
+        note = "× python -c 'import jax; jax.jit(lambda x: x + 1)(1.0)'"
+        yield Result(f"{whole.name}, first", first, "×", whole.first, note=note)
+        yield Result(f"{whole.name}, again", again, "×", whole.again, note=note)
+
+
 def commands(quick: bool) -> Iterator[Result]:
     """The program from the shell."""
-    plan = (
-        "--system H100-DGX --devices 512 --model llama-3-70b --seq-len 8192 --global-batch 1024 "
-        "--micro-batch 1 --tp 8 --pp 4"
-    )
-    yield shell("dmodel predict of one plan", 4.0, "predict", *plan.split())
+    yield shell("dmodel predict of one plan", 4.0, "predict", *PLAN.split())
+    yield from beside_nothing(1 if quick else 3)
     yield shell("dmodel theory --sweep of 31 widths", 10.0, "theory", "--sweep", "H100 SXM")
     if not quick:
         with tempfile.TemporaryDirectory() as folder:

@@ -569,7 +569,7 @@ def test_the_program_starts_light_and_keeps_compiled_code(tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["step_time_s"] > 0.0
     assert done.stderr.splitlines()[-1] == "LOADED"
-    assert any((tmp_path / "cache").rglob("*-cache"))
+    assert any((tmp_path / "cache").rglob("*.entry"))
 
 
 def test_the_program_never_shows_a_traceback_for_a_mistake(tmp_path):

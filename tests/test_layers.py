@@ -21,7 +21,7 @@ PACKAGES = ("dmodel", "calibration", "experiments")
 LIGHT = {"errors", "installed", "lazily", "units"}
 """What loads nothing but Python's own modules."""
 
-BASE = LIGHT | {"types", "smooth", "once"}
+BASE = LIGHT | {"types", "smooth", "once", "struct"}
 RECORDS = {"records", "coefficients"}
 TABLES = BASE | RECORDS | {"traced", "blocks", "tables"}
 BELOW_COST = TABLES | {"footprint", "counts", "launching", "traffic", "placement"}
@@ -47,7 +47,7 @@ BELOW_REPORT = BELOW_RUN | {
     "theory",
     "emit",
 }
-BELOW_REPORT |= {"uncertainty", "codesign"}
+BELOW_REPORT |= {"uncertainty", "codesign", "entries", "recorded", "called"}
 
 QUESTION = BASE | {"blocks", "catalog", "columns", "layouts", "profiles", "records", "unlike"}
 """What a question in words stands on."""
@@ -61,6 +61,7 @@ ANSWERS = {"prediction", "explain", "searching", "api"}
 ALLOWED: dict[str, set[str]] = {
     **dict.fromkeys(LIGHT, set()),
     "types": set(),
+    "struct": set(),
     "smooth": {"types"},
     "once": set(),
     "coefficients": BASE,
@@ -107,12 +108,17 @@ ALLOWED: dict[str, set[str]] = {
     "asked": WORDS | BELOW_RUN,
     "prediction": WORDS
     | BELOW_RUN
-    | {"by_stage", "run", "energy", "sweep", "uncertainty", "explain", "report"},
+    | {"by_stage", "run", "energy", "recorded", "uncertainty", "explain", "report"},
     "terms": BELOW_RUN | {"messages"},
     "explain": WORDS | BELOW_RUN | {"terms", "uncertainty", "prediction"},
     "searching": WORDS | BELOW_RUN | {"run", "sweep", "design"},
+    "called": BELOW_RUN | {"recorded"},
     "api": WORDS | BELOW_REPORT | {"prediction", "searching"},
     "flattened": BASE,
+    "entries": set(),
+    "structures": set(),
+    "operations": set(),
+    "recorded": {"entries", "structures", "operations"},
     "sweep": BELOW_RUN | {"flattened"},
     "run": BELOW_RUN,
     "design": BELOW_RUN | WORDS | {"run", "sweep"},
@@ -120,10 +126,10 @@ ALLOWED: dict[str, set[str]] = {
     "sensitivity": BELOW_RUN | WORDS | {"run", "sweep", "design"},
     "energy": BELOW_RUN | {"run"},
     "returns": BELOW_RUN | {"run", "energy", "sweep", "design"},
-    "catalog": LIGHT | {"topology", "blocks", "counts", "records", "types"},
+    "catalog": LIGHT | {"topology", "blocks", "counts", "records", "struct", "types"},
     "emit": LIGHT | {"blocks", "records", "types", "stages"},
     "profiles": LIGHT | {"catalog", "coefficients", "footprint", "types"},
-    "uncertainty": BELOW_RUN | {"sweep", "profiles"},
+    "uncertainty": BELOW_RUN | {"recorded", "profiles"},
     "theory": BELOW_RUN | {"catalog", "sweep"},
     "report": BELOW_REPORT,
     "cli": BELOW_REPORT | WORDS | ANSWERS | {"report"},

@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from flax import struct
 
 from calibration.traces.questions import question_of
 from calibration.traces.reader import measured_time
 from calibration.traces.table import Row, TraceTable, fingerprint
-from dmodel import resolve
+from dmodel import resolve, struct
 from dmodel.errors import InputError
 from dmodel.question import degrees
 from dmodel.records import Cluster, Model, Plan

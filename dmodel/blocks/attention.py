@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.blocks.part import (
     WORD,
     Core,
@@ -84,7 +84,7 @@ def off_matrix_units(head_dim: Array, flash: Array) -> Array:
     numbers: one within half an element of a multiple counts as one, so that the slope beside it is
     0.
     """
-    at = np if at_hand(head_dim) else jnp
+    at = np if at_hand(head_dim, flash) else jnp
     away = at.abs(head_dim - 8.0 * at.round(head_dim / 8.0))
     return 1.0 + (VECTOR - 1.0) * (1.0 - flash) * at.where(away > 0.5, 1.0, 0.0)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flax import struct
-
+from dmodel import struct
 from dmodel.blocks.mamba import handed_over
 from dmodel.blocks.part import (
     WORD,

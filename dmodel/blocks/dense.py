@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from flax import struct
-
+from dmodel import struct
 from dmodel.blocks.part import (
     ADDITION,
     WORD,

@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from dmodel import entries
 
 
 def cache_folder() -> Path:
-    """Where compiled code is kept between runs: `$DMODEL_CACHE`, else `dmodel` in the user's cache
-    folder.
-
-    One place for each kind of processor: compiled code uses what its processor can do, and machines
-    may share a home.
-    """
-    base = (
-        os.environ.get("DMODEL_CACHE")
-        or Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "dmodel"
-    )
-    return Path(base) / "jax" / _processor()
-
-
-def _processor() -> str:
-    """Eight digits that stand for what the processor can do."""
-    import hashlib
-    import platform
-
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        can = sorted(
-            {line for line in lines if line.startswith(("model name", "flags", "Features"))}
-        )
-    except OSError:
-        can = []
-    return hashlib.sha256(
-        "\n".join([platform.machine(), platform.processor(), *can]).encode()
-    ).hexdigest()[:8]
+    """Where compiled code is kept between runs, one place for each kind of processor."""
+    return entries.base() / "jax" / entries.processor()
 
 
 def ready() -> None:
@@ -43,23 +18,21 @@ def ready() -> None:
     What needs no numbers, such as a help or a mistake in an option, is answered before, and without
     JAX.
     """
+    from dmodel.cli.output import say
     from dmodel.types import enable_float64
 
     enable_float64()
+    entries.speak_by(lambda words: say(f"dmodel: {words}"))
     keep_compiled_code()
 
 
 def keep_compiled_code() -> None:
-    """Let JAX keep compiled code on disk, so that it compiles once; without a writable folder it
-    compiles every time. Where JAX has that folder already nothing changes."""
+    """Let JAX keep compiled code on disk, so that it compiles once; without a folder of the user's
+    own it compiles every time. Where JAX has that folder already nothing changes."""
     import jax
 
-    try:
-        folder = cache_folder()
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # no home, or one that cannot be written
-        return
+    folder = entries.folder("jax")
     set_already = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
-    if str(folder) != set_already and os.access(folder, os.W_OK):
+    if folder is not None and str(folder) != set_already:
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -31,7 +31,7 @@ def command(
     ready()
     table = table_of(traces)
     report_problems(table)
-    document = _document(table, profile if profile or traces else EVIDENCE)
+    document = _document(table, profile if profile or traces else EVIDENCE, not traces)
     deliver(document, json, _show)
     if strict and (wrong := faults(table)):
         say(f"dmodel: {wrong} (--strict)")
@@ -45,15 +45,16 @@ def table_of(traces: list[Path] | None) -> TraceTable:
     return read(list(traces)) if traces else published()
 
 
-def _document(table: TraceTable, profile: str | None) -> Document:
+def _document(table: TraceTable, profile: str | None, shipped: bool) -> Document:
     from calibration.evaluate import evaluate
     from calibration.predict import assign, predict
+    from calibration.same import published_cases
     from calibration.traces import to_cases
     from dmodel import profiles
     from dmodel.cli.noticed import noticed, say_noticed
     from dmodel.cli.rows import errors_by_source, reasons, say_profiles
 
-    cases = to_cases(table)
+    cases = published_cases() if shipped else to_cases(table)
     base = None if profile is None else profiles.load(profile)
     found = predict(cases, base)
     say_profiles(found.profile, found.reason)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import jax.numpy as jnp
-from flax import struct
 
+from dmodel import struct
 from dmodel.types import Array
 
 

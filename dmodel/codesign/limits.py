@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES
 from dmodel.errors import InputError
 from dmodel.types import Array

@@ -8,9 +8,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
-from dmodel import counts, run
+from dmodel import counts, run, struct
 from dmodel.codesign.laws import Laws, Quality, effective_parameters, quality
 from dmodel.codesign.unknowns import Fixed, equipped, shaped
 from dmodel.coefficients import Coefficients

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import struct
 
+from dmodel import struct
 from dmodel.codesign.limits import Goal, excess, merit
 from dmodel.codesign.outcome import NAMES, Outcome, World, outcome
 from dmodel.codesign.unknowns import Unknowns

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.codesign.bill import Bill, scaled
 from dmodel.errors import InputError
 from dmodel.records import Cluster, Model, ff_width, having, sized, value

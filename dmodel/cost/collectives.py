@@ -14,8 +14,8 @@ from math import log, prod
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
+from dmodel import struct
 from dmodel.levels import (
     OWN_PART,
     Fabric,

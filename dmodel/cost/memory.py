@@ -6,10 +6,9 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax.scipy.special import ndtr
 
-from dmodel import counts
+from dmodel import counts, struct
 from dmodel.blocks.part import LAST, SUMMED
 from dmodel.footprint import LEAST, Footprint
 from dmodel.once import once

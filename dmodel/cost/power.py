@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from flax import struct
 
+from dmodel import struct
 from dmodel.records import Chip
 from dmodel.smooth import SHARPNESS, maximum_of_two, minimum_of_two
 from dmodel.types import Array

@@ -66,9 +66,8 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
-from dmodel import run
+from dmodel import run, struct
 from dmodel.breakdown import IN_LAYERS, MESSAGES, Breakdown
 from dmodel.coefficients import Coefficients
 from dmodel.cost import compute

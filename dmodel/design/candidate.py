@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import jax
 import numpy as np
-from flax import struct
 
-from dmodel import run
+from dmodel import run, struct
 from dmodel.breakdown import Breakdown
 from dmodel.cost.memory import Memory
 from dmodel.design import rows as rows_

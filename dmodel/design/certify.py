@@ -4,8 +4,8 @@ lower bound."""
 from __future__ import annotations
 
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.design import rows as rows_
 from dmodel.design import space as spaces
 from dmodel.design.bounds import arithmetic_floor, group_bounds, keeps_limits, merit_bounds

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from itertools import permutations
 from typing import NamedTuple
 
-from flax import struct
-
+from dmodel import struct
 from dmodel.errors import InputError
 from dmodel.records import PLACEMENT, SCHEDULES
 from dmodel.varying import Job

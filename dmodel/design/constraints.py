@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.records import Cluster, Model, Plan, counts_of, value
 from dmodel.smooth import ramp
 from dmodel.stages import ENDS, short_by

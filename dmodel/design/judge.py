@@ -14,10 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax import lax
 
-from dmodel import run
+from dmodel import run, struct
 from dmodel.breakdown import Breakdown
 from dmodel.coefficients import NAMES, Coefficients
 from dmodel.cost.memory import Memory, memory

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.coefficients import Coefficients
 from dmodel.design import remedy, search
 from dmodel.design import space as spaces

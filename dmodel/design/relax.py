@@ -20,9 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import struct
 
-from dmodel import run
+from dmodel import run, struct
 from dmodel.design.choices import PrecisionChoice
 from dmodel.design.constraints import uses
 from dmodel.design.judge import DRAFTED, Problem, as_draft, draft_memory, drawn, shared

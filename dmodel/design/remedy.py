@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.design import rows as rows_
 from dmodel.design import search
 from dmodel.design import space as spaces

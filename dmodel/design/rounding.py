@@ -9,8 +9,8 @@ where no move helps; then all plans of the splits around the best ends are decid
 from __future__ import annotations
 
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.design import rows as rows_
 from dmodel.design.judge import Problem, drawn, evaluate, excess, merits, rank_key
 from dmodel.design.moves import Lattice, moved_splits, nearest, neighbours, split_of, thrifty

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.design import rows as rows_
 from dmodel.design import space as spaces
 from dmodel.design.bounds import SLACK, group_bounds, keeps_limits, merit_bounds

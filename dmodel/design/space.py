@@ -14,8 +14,8 @@ from operator import mul
 from typing import NamedTuple
 
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.design.choices import Choices, check_choices
 from dmodel.errors import InputError
 from dmodel.records import SCHEDULES, Model, Plan, counts_of, ff_width, named_parts, value

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flax import struct
-
+from dmodel import struct
 from dmodel.types import Array
 
 PLACEMENT = ("tp", "cp", "ep", "dp", "pp")

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.errors import InputError
 from dmodel.once import once
 from dmodel.types import Array, at_hand

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flax import struct
-
+from dmodel import struct
 from dmodel.records.layout import NEUTRAL, Layout
 from dmodel.records.precision import Precision
 from dmodel.records.software import Software

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.types import Array, at_hand
 
 NARROW = 1.99

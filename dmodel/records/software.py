@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from flax import struct
-
+from dmodel import struct
 from dmodel.types import Array
 
 BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK = 4e7, 1e6

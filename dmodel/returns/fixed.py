@@ -10,9 +10,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
-from dmodel import run
+from dmodel import run, struct
 from dmodel.coefficients import Coefficients
 from dmodel.energy import Site, energy
 from dmodel.errors import InputError

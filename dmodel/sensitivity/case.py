@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.blocks import KINDS
 from dmodel.coefficients import Coefficients
 from dmodel.errors import InputError

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
-from dmodel import counts
+from dmodel import counts, struct
 from dmodel.goodput import DAY_S, LLAMA_3, Reliability, goodput
 from dmodel.records import Model, Plan
 from dmodel.types import Array

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.coefficients import Coefficients
 from dmodel.errors import InputError
 from dmodel.footprint import Footprint

@@ -13,8 +13,8 @@ Kernels that keep scores on the chip: Dao et al. 2022 (arXiv 2205.14135), Dao 20
 from __future__ import annotations
 
 import jax
-from flax import struct
 
+from dmodel import struct
 from dmodel.smooth import maximum
 from dmodel.theory.gpus import Gpu
 from dmodel.theory.tiling import EXACT, WORD, Rules, matmul_time

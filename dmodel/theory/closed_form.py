@@ -10,8 +10,7 @@ Erdil & Schneider-Joseph 2024 (arXiv 2411.01137), sensitivity plots of the autho
 
 from __future__ import annotations
 
-from flax import struct
-
+from dmodel import struct
 from dmodel.types import Array
 
 QUARTER_S = 365.25 * 86400.0 / 4.0

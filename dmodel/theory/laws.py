@@ -14,8 +14,8 @@ of Bi et al. 2024 (arXiv 2401.02954).
 from __future__ import annotations
 
 import numpy as np
-from flax import struct
 
+from dmodel import struct
 from dmodel.types import Array
 
 FACTORS = (1, 3, 5, 7, 9)

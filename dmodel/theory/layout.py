@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
+from dmodel import struct
 from dmodel.smooth import ramp
 from dmodel.types import Array
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
+from dmodel import struct
 from dmodel.coefficients import Coefficients
 from dmodel.physics import Costs, Physics
 from dmodel.records import Cluster

@@ -16,8 +16,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
+from dmodel import struct
 from dmodel.coefficients import SPECS, Coefficients
 from dmodel.cost.memory import Memory
 from dmodel.cost.pipeline import interleaved_bubble, zero_bubble

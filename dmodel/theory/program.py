@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
+from dmodel import struct
 from dmodel.records import Cluster
 from dmodel.theory import laws as scaling
 from dmodel.theory.laws import Laws, Run

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import struct
 
+from dmodel import struct
 from dmodel.records import Cluster
 from dmodel.smooth import ramp
 from dmodel.sweep import quick_to_compile

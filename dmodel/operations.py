@@ -1,0 +1,206 @@
+"""Operations of traced programs as numpy has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Parameters = tuple[Any, ...]
+
+
+class Unknown(Exception):
+    """An operation, or a way of it, that has no counterpart here."""
+
+
+def _broadcast(p: Parameters, x: Any) -> Any:
+    shape, places = p
+    inner = [1] * len(shape)
+    for place, size in zip(places, np.shape(x), strict=True):
+        inner[place] = size
+    return np.broadcast_to(np.reshape(x, inner), shape)
+
+
+def _sliced(p: Parameters, x: Any) -> Any:
+    starts, stops, strides = p
+    steps = strides or (1,) * len(starts)
+    return x[tuple(map(slice, starts, stops, steps))]
+
+
+def _selected(p: Parameters, which: Any, *cases: Any) -> Any:
+    if len(cases) == 2:
+        return np.where(which, cases[1], cases[0])
+    return np.choose(which, cases)
+
+
+def _cumsum(p: Parameters, x: Any) -> Any:
+    axis, reverse = p
+    if reverse:
+        return np.flip(np.cumsum(np.flip(x, axis), axis), axis)
+    return np.cumsum(x, axis)
+
+
+def _unstacked(p: Parameters, x: Any) -> Any:
+    parts = np.moveaxis(np.asarray(x), p[0], 0)
+    return parts[0] if len(parts) == 1 else list(parts)
+
+
+def _split(p: Parameters, x: Any) -> Any:
+    sizes, axis = p
+    parts = np.split(x, np.cumsum(sizes)[:-1], axis)
+    return parts[0] if len(parts) == 1 else parts
+
+
+def _padded(p: Parameters, x: Any, filling: Any) -> Any:
+    return np.pad(x, [(low, high) for low, high, _ in p[0]], constant_values=filling)
+
+
+def _counted(p: Parameters) -> Any:
+    kind, shape, axis = p
+    along = [size if i == axis else 1 for i, size in enumerate(shape)]
+    return np.broadcast_to(np.arange(shape[axis], dtype=kind).reshape(along), shape)
+
+
+def _each(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda p, *values: function(*values)
+
+
+def _reduced(function: np.ufunc) -> Callable[..., Any]:
+    return lambda p, x: function.reduce(x, axis=p[0])
+
+
+def _by_element(function: Callable[[float], float]) -> Callable[..., Any]:
+    made = np.vectorize(function, otypes=[np.float64])
+    return lambda p, x: made(x)
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "add": _each(np.add),
+    "add_any": _each(np.add),
+    "sub": _each(np.subtract),
+    "mul": _each(np.multiply),
+    "div": _each(np.true_divide),
+    "max": _each(np.maximum),
+    "min": _each(np.minimum),
+    "neg": _each(np.negative),
+    "abs": _each(np.abs),
+    "sign": _each(np.sign),
+    "sqrt": _each(np.sqrt),
+    "rsqrt": _each(lambda x: 1.0 / np.sqrt(x)),
+    "square": _each(np.square),
+    "exp": _each(np.exp),
+    "expm1": _each(np.expm1),
+    "log": _each(np.log),
+    "log1p": _each(np.log1p),
+    "tanh": _each(np.tanh),
+    "logistic": _each(lambda x: np.exp(-np.logaddexp(0.0, -x))),
+    "erf": _by_element(math.erf),
+    "erfc": _by_element(math.erfc),
+    "floor": _each(np.floor),
+    "ceil": _each(np.ceil),
+    "round": _each(np.rint),
+    "pow": _each(np.power),
+    "rem": _each(np.fmod),
+    "eq": _each(np.equal),
+    "ne": _each(np.not_equal),
+    "lt": _each(np.less),
+    "le": _each(np.less_equal),
+    "gt": _each(np.greater),
+    "ge": _each(np.greater_equal),
+    "and": _each(np.logical_and),
+    "or": _each(np.logical_or),
+    "not": _each(np.logical_not),
+    "copy": _each(lambda x: x),
+    "clamp": _each(lambda low, x, high: np.minimum(np.maximum(x, low), high)),
+    "select_n": _selected,
+    "integer_pow": lambda p, x: np.power(x, float(p[0])),
+    "convert_element_type": lambda p, x: np.asarray(x).astype(p[0]),
+    "broadcast_in_dim": _broadcast,
+    "reshape": lambda p, x: np.reshape(x, p[0]),
+    "squeeze": lambda p, x: np.squeeze(x, p[0]),
+    "transpose": lambda p, x: np.transpose(x, p[0]),
+    "rev": lambda p, x: np.flip(x, p[0]),
+    "slice": _sliced,
+    "concatenate": lambda p, *values: np.concatenate(values, p[0]),
+    "split": _split,
+    "pad": _padded,
+    "iota": _counted,
+    "stack": lambda p, *values: np.stack(values, p[0]),
+    "unstack": _unstacked,
+    "reduce_sum": _reduced(np.add),
+    "reduce_prod": _reduced(np.multiply),
+    "reduce_max": _reduced(np.maximum),
+    "reduce_min": _reduced(np.minimum),
+    "cumsum": _cumsum,
+}
+"""What each does with its parameters and operands."""
+
+PARAMETERS: dict[str, tuple[str, ...]] = {
+    "integer_pow": ("y",),
+    "convert_element_type": ("new_dtype",),
+    "broadcast_in_dim": ("shape", "broadcast_dimensions"),
+    "reshape": ("new_sizes",),
+    "squeeze": ("dimensions",),
+    "transpose": ("permutation",),
+    "rev": ("dimensions",),
+    "slice": ("start_indices", "limit_indices", "strides"),
+    "concatenate": ("dimension",),
+    "split": ("sizes", "axis"),
+    "pad": ("padding_config",),
+    "iota": ("dtype", "shape", "dimension"),
+    "stack": ("axis",),
+    "unstack": ("axis",),
+    "reduce_sum": ("axes",),
+    "reduce_prod": ("axes",),
+    "reduce_max": ("axes",),
+    "reduce_min": ("axes",),
+    "cumsum": ("axis", "reverse"),
+}
+"""Names of the parameters that decide an operation; of others none does."""
+
+ONLY: dict[str, dict[str, Sequence[Any]]] = {
+    "round": {"rounding_method": (1,)},  # to the nearest, ties to even
+    "reshape": {"dimensions": (None,)},
+    "iota": {"sharding": (None,)},
+}
+"""Parameters that have to have a certain value."""
+
+INTEGERS = ("div", "rem", "and", "or", "not", "integer_pow", "pow")
+"""Operations whose counterpart here is that of other kinds of numbers than whole ones."""
+
+
+def operation(equation: Any) -> tuple[str, Parameters]:
+    """Name and parameters of an equation of a traced program.
+
+    Raises:
+      Unknown: it has no counterpart.
+    """
+    name, given = equation.primitive.name, equation.params
+    if name not in OPERATIONS:
+        raise Unknown(name)
+    whole = any(x.aval.dtype.kind in "iu" for x in equation.invars)
+    if (name in INTEGERS and whole) or not _is_usual(name, given):
+        raise Unknown(f"{name} of this kind")
+    return name, tuple(_told(given[parameter]) for parameter in PARAMETERS.get(name, ()))
+
+
+def _is_usual(name: str, given: Mapping[str, Any]) -> bool:
+    """Whether the parameters of an operation are those that it has here."""
+    if name == "pad":
+        return all(
+            min(low, high) >= 0 and not inner for low, high, inner in given["padding_config"]
+        )
+    return all(given[parameter] in allowed for parameter, allowed in ONLY.get(name, {}).items())
+
+
+def _told(value: Any) -> Any:
+    """A parameter as words, numbers and tuples."""
+    if isinstance(value, tuple | list):
+        return tuple(map(_told, value))
+    if isinstance(value, np.dtype):
+        return value.name
+    if value is None or isinstance(value, bool):
+        return value
+    return int(value)
