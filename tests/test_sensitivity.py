@@ -213,7 +213,7 @@ def test_every_number_is_named_once():
     e = found(IDS.index("node just full"))
     names = [x.name for x in e.entries] + [x.name for x in e.left_out]
     # of the model its own, a kind of layer, attention and an MLP
-    model = 14 + 2 + 10 + 3
+    model = 15 + 2 + 10 + 3
     assert len(names) == len(set(names)) == 9 + 5 * 2 + model + 57 + len(NAMES)
     reasons = {x.name: x.reason for x in e.left_out}
     assert reasons["network.size[1]"] == "infinite"
