@@ -121,6 +121,7 @@ def test_flops_are_three_forward_passes_of_every_matrix(name):
     by_hand = 6.0 * sum(i * o for i, o in matrices(name))
     scores = 12.0 * m.n_layers * value(m, "n_heads") * value(m, "head_dim") * m.seq_len
     small = m.small + m.n_layers * sum(part.small for part in m.parts)
+    small += m.learned_positions * m.seq_len * m.d_model
     norms = 2.0 * m.n_layers * m.d_model + m.d_model
     lookup = 6.0 * (m.vocab * m.d_model * (1.0 - m.tied_embeddings) + norms + small)
     assert float(counts.model_flops_per_token(m, "6N")) == pytest.approx(

@@ -86,7 +86,7 @@ def test_written_and_read_is_the_same(profile, tmp_path):
     for g in GROUPINGS:
         np.testing.assert_allclose(found.widths[g], profile.widths[g], atol=1e-9, err_msg=g)
     np.testing.assert_allclose(
-        found.stack_covariances["fsdp"], profile.stack_covariances["fsdp"], rtol=1e-5
+        found.stack_covariances["fsdp"], profile.stack_covariances["fsdp"], rtol=5e-5
     )
     for chip, stack in (
         (None, None),

@@ -42,6 +42,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("DMODEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(recorded, "_RECORDS", {})
     monkeypatch.setattr(entries, "_SAID", set())
+    monkeypatch.setattr(entries, "_SPEAK", [entries._warn])
     monkeypatch.setattr(entries, "sources", lambda *packages: "sources")
     return tmp_path / "cache"
 

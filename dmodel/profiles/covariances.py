@@ -2,7 +2,7 @@
 
 Covariances of chips and stacks are numbers of three digits. Each but one is stored as the distance
 of its numbers from those of the one most like it, in steps of the last digit. Those of stacks have
-six digits and lie near the mean of their own chips.
+five digits and lie near the mean of their own chips.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ FORMAT, VERSION = "dmodel-profile", 2
 COEFFICIENT_DECIMALS, PLACE_DECIMALS = 10, 3
 """Decimals of unconstrained coefficients, and of places of fitted rows, on disk."""
 
-STACK_DIGITS, PAIR_DIGITS = 6, 3
+STACK_DIGITS, PAIR_DIGITS = 5, 3
 """Digits of covariances of stacks, and of chips and stacks, on disk."""
 
 
