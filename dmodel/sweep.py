@@ -61,6 +61,7 @@ def sweep(
     chunk: int = CHUNK,
     threads: int | None = None,
     quick: bool = False,
+    once: bool = False,
 ) -> Tree:
     """Evaluate `function(batch, fixed)` for every case of a batch.
 
@@ -76,7 +77,9 @@ def sweep(
       chunk: cases that flow through the function at once.
       threads: of compiled code; None for one per core.
       quick: compile in a fifth of the time what then takes two to three times as long: worth it
-        below some million cases in all.
+        below some hundred thousand cases in all.
+      once: compile in half of the time what then takes a quarter longer: worth it below some
+        million cases in all.
 
     Returns:
       The function's pytree with numpy leaves `[..., N]`.
@@ -84,7 +87,7 @@ def sweep(
     Raises:
       ValueError: leaves of different lengths, or an output without the batch as its last axis.
     """
-    return _run(Block(function, None, chunk, quick=quick), batch, fixed, threads)
+    return _run(Block(function, None, chunk, quick=quick, once=once), batch, fixed, threads)
 
 
 def gradients(
@@ -185,13 +188,14 @@ def evaluate(
 
 class Block(NamedTuple):
     """What is compiled: a case function, what it is differentiated by (None: nothing), cases per
-    chunk, whether XLA fuses, and whether it compiles quickly."""
+    chunk, whether XLA fuses, and whether it compiles for few cases, or for a single sweep."""
 
     function: Callable
     wrt: tuple[str, ...] | None
     chunk: int
     fused: bool = True
     quick: bool = False
+    once: bool = False
 
     @property
     def rows(self) -> int:
@@ -225,13 +229,13 @@ def _compiler_options(block: Block) -> dict[str, Any] | None:
         return quick_to_compile()
     if not block.fused:
         return {"xla_disable_hlo_passes": "fusion"}
-    return for_many() if block.wrt is None else None
+    return for_many() if block.once else None
 
 
 def for_many() -> dict[str, Any] | None:
-    """Options for compiling what runs on many cases: on a CPU, without the emitters of fusions and
-    at the first level of optimization. It takes half of the usual time to compile, and runs as
-    fast."""
+    """Options for compiling what runs on up to some million cases: on a CPU, without the emitters
+    of fusions and at the first level of optimization. It takes half of the usual time to compile,
+    and the step of many plans runs a fifth slower."""
     quick = quick_to_compile()
     return None if quick is None else {**quick, "xla_backend_optimization_level": 1}
 

@@ -188,7 +188,7 @@ def evaluate(
     draws = np.repeat(_column(problem.coefficients)[:, None], DRAWS, 1)
     fixed = _with_draws(problem, draws)
     judge = _judge(problem.sharpness)
-    return sweep(judge, batch, fixed, chunk=chunk, threads=threads, quick=quick)
+    return sweep(judge, batch, fixed, chunk=chunk, threads=threads, quick=quick, once=True)
 
 
 def evaluate_draws(problem: Problem, rows: np.ndarray, drawn: Coefficients) -> Evaluation:
