@@ -169,7 +169,7 @@ def throughput(size: int, rounds: int, cores: int) -> Iterator[Result]:
 
 
 def fusion(size: int, rounds: int) -> Iterator[Result]:
-    """What leaving XLA's fusion off gains for the gradient."""
+    """What the driver's way of fusing gains for the gradient."""
     plans, fixed = random_plans(size), problem()
     variants = {
         fused: lambda f=fused: gradients(seconds, plans, fixed, wrt=CONTINUOUS, fused=f)
@@ -177,7 +177,7 @@ def fusion(size: int, rounds: int) -> Iterator[Result]:
     }
     found = rates(variants, size, rounds)
     yield Result(
-        "gradient without fusion over with it",
+        "gradient as the driver fuses over the default",
         ratio(found[False], found[True]),
         "×",
         note="A/B in one run",
