@@ -205,7 +205,8 @@ def evaluate_draws(problem: Problem, rows: np.ndarray, drawn: Coefficients) -> E
         here = min(DRAWS, count - start)
         batch = {name: np.tile(x, here) for name, x in numbers.items()}
         batch["draw"] = np.repeat(np.arange(here, dtype=float), whole)
-        found.append(sweep(_judge(problem.sharpness), batch, _with_draws(problem, draws)))
+        fixed = _with_draws(problem, draws)
+        found.append(sweep(_judge(problem.sharpness), batch, fixed, once=True))
     parts = [jax.tree.map(lambda x: x.reshape(-1, whole)[:, :n], each) for each in found]
     return jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
 
