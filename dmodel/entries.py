@@ -120,7 +120,7 @@ def processor() -> str:
                 elif can and not line.strip():
                     break  # the others are alike
     except OSError:
-        pass
+        pass  # where there is no such file, Python's own words of the processor have to do
     told = "\n".join([platform.machine(), platform.processor(), *sorted(can)])
     return hashlib.sha256(told.encode()).hexdigest()[:8]
 

@@ -3,6 +3,7 @@ interpolation must meet."""
 
 from itertools import product
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -426,3 +427,13 @@ def test_gathered_layers_and_accumulated_gradients_take_memory():
     assert float(
         memory_use(LLAMA, fsdp.having(zero=1.0, accumulate=1.0)).gradients
     ) == pytest.approx(summed, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("needed", "available"), [(0.0, 8e10), (8e10, 0.0), (8e10, 8e10), (9e10, 8e10)]
+)
+def test_a_probability_by_numpy_is_that_of_jax(needed, available):
+    spread = 0.1
+    by_numpy = memory.out_of_memory_probability(needed, available, spread)
+    by_jax = memory.out_of_memory_probability(jnp.asarray(needed), jnp.asarray(available), spread)
+    np.testing.assert_allclose(by_numpy, by_jax, rtol=1e-12)

@@ -226,7 +226,10 @@ def out_of_memory_probability(needed: Array, available: Array, spread: Array) ->
     Limits: ½ when both are equal; 0 or 1 when they differ by many spreads.
     """
     if at_hand(needed, available, spread):
-        return 0.5 * _erfc(-np.log(needed / available) / spread / np.sqrt(2.0))
+        # the answers of JAX where nothing is needed or there is nothing, without a warning
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logarithm = np.log(np.divide(needed, available))
+        return 0.5 * _erfc(-logarithm / spread / np.sqrt(2.0))
     return ndtr(jnp.log(needed / available) / spread)
 
 
