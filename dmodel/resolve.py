@@ -176,7 +176,7 @@ def part(question: Question, said: list[Assumption]) -> Part:
     found = software(question, asked, first)
     place, question = len(said), _meant(question, first.values)
     model = shape.model(question, found.values, said)
-    said[place:place] = [_as_assumption(f) for f in found.facts if _matters(f, model)]
+    said[place:place] = _said_by(question, [f for f in found.facts if _matters(f, model)])
     again = recomputation.again(question, found.values, float(value(model, "n_experts", 1.0)), said)
     leaves = _neutral(found.values)
     said.extend(_usual_bytes(found.values))
@@ -222,6 +222,13 @@ def _matters(fact: Fact, model: Model) -> bool:
     """Whether a fact says something of a model: not, where it is about parts that it lacks."""
     names = {*fact.sets, *fact.means}
     return not names <= set(NEEDS) or any(having(model, NEEDS[name]) for name in names)
+
+
+def _said_by(question: Question, facts: Sequence[Fact]) -> list[Assumption]:
+    """What facts fill, and which release they are of where the question names none."""
+    newest = not question.stack.variant and any("release" in fact.when for fact in facts)
+    blank = [Assumption("release of the stack blank: the newest")] if newest else []
+    return blank + [_as_assumption(fact) for fact in facts]
 
 
 def _as_assumption(fact: Fact) -> Assumption:

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dmodel.catalog.facts import Fact, fact, release_of
+from dmodel.catalog.facts import NEWEST, Fact, fact, release_of
 from dmodel.catalog.loader import fold, nearest
 from dmodel.errors import InputError
 
@@ -51,8 +51,8 @@ class Stack(NamedTuple):
 
     @property
     def release(self) -> tuple[int, ...] | None:
-        """The variant as a release, None where it is none."""
-        return release_of(self.variant)
+        """The variant as a release; the newest without a variant, None where it is no release."""
+        return release_of(self.variant) if self.variant else NEWEST
 
     def asks(self, name: str) -> set[str]:
         """Words of a setting that conditions of its facts ask for, such as its policies of
