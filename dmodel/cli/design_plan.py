@@ -9,8 +9,8 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.design_doubt import add_intervals, doubt_lines, robust
-from dmodel.cli.design_options import METHOD, DesignJob
-from dmodel.cli.output import Document, digits, percent, progress, seconds, show_lines, show_table
+from dmodel.cli.design_options import METHOD, DesignJob, risk_of
+from dmodel.cli.output import Document, digits, gib, percent, progress, seconds, show_lines, show_table
 from dmodel.report.text import plan_cells
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Plan | 
     document = {
         "objective": job.objective,
         **found_document(asked, found, assumed + more, ways.top),
+        "memory_limit": memory_limit(job, asked, found),
     }
     if doubt and found.exact:
         document |= _doubted(job, asked, ways, found, document)
@@ -74,7 +75,7 @@ def found_document(
     from dmodel.cost.memory import out_of_memory_probability
 
     document = {**asked.document(), **design_document(found, top), "assumptions": assumed}
-    spread = asked.profile.footprint_for(asked.stack).spread
+    spread = spread_of(asked)
     plans = [*document["exact"], *document["front"], document.get("gradient"), document["closest"]]
     for plan in filter(None, plans):
         needed, room = plan["memory_bytes_per_device"], plan["headroom_bytes"]
@@ -98,8 +99,12 @@ def bar() -> Iterator[Callable[[int, int], None] | None]:
 
 
 def limits_of(job: DesignJob, asked: Asked) -> tuple[Limits, list[str]]:
-    """Budgets as limits of plans, for the tokens of the run; and what was assumed for them."""
+    """Memory at the risk that may be taken and budgets as limits of plans, for the tokens of the
+    run; and what was assumed for them."""
+    from dmodel.cost.memory import share_at_risk
     from dmodel.design import Limits
+
+    memory = share_at_risk(risk_of(job), spread_of(asked))
 
     budgets = {
         "deadline_s": job.budget_days and job.budget_days * DAY_S,
@@ -108,17 +113,42 @@ def limits_of(job: DesignJob, asked: Asked) -> tuple[Limits, list[str]]:
     }
     given = {name: float(value) for name, value in budgets.items() if value is not None}
     if not given:
-        return Limits(), []
+        return Limits(memory=memory), []
     if job.tokens is not None:
-        return Limits(tokens=job.tokens, **given), [f"{job.tokens:.4g} tokens"]
+        return Limits(memory=memory, tokens=job.tokens, **given), [f"{job.tokens:.4g} tokens"]
     from dmodel import counts
     from dmodel.codesign import DEFAULT, KINDS
 
     law: Any = KINDS["data"][DEFAULT["data"]].law
     tokens = float(law.ratio) * float(counts.active_parameters(asked.model)) ** float(law.exponent)
-    return Limits(tokens=tokens, **given), [
+    return Limits(memory=memory, tokens=tokens, **given), [
         f"{tokens:.4g} tokens, by the data law (--tokens says otherwise)"
     ]
+
+
+def spread_of(asked: Asked) -> float:
+    """Standard deviation of the logarithm of what a device needs, about what is predicted [1]."""
+    return asked.profile.footprint_for(asked.stack).spread
+
+
+def memory_limit(job: DesignJob, asked: Asked, found: Design) -> Document:
+    """The risk that plans may have, the memory that they may need for it, and what this costs: the
+    share by which the best plan is worse than one that might need all memory; None where groups of
+    plans were left out, or no plan fits."""
+    from dmodel.cost.memory import share_at_risk
+
+    risk, spread = risk_of(job), spread_of(asked)
+    costs = None
+    if found.exact and found.filled is not None:
+        best = merit_of(found.objective, found.exact[0])
+        costs = max(best / found.filled - 1.0, 0.0)
+    has = float(asked.cluster.chip.hbm_bytes)
+    return {
+        "max_risk": risk,
+        "usable_bytes": share_at_risk(risk, spread) * has,
+        "device_bytes": has,
+        "costs": costs,
+    }
 
 
 def worth(stated: Problem, found: Design) -> Document:
@@ -127,7 +157,7 @@ def worth(stated: Problem, found: Design) -> Document:
     from dmodel.design import exact
     from dmodel.design.search import MORE_MEMORY, with_more_memory
 
-    before, after = merit_of(stated, found.exact[0]), found.eased
+    before, after = merit_of(stated.objective, found.exact[0]), found.eased
     if after is None:
         again = exact(with_more_memory(stated), 1)
         after = float(again.merits[0]) if len(again.merits) else before
@@ -143,15 +173,15 @@ def worth(stated: Problem, found: Design) -> Document:
     }
 
 
-def merit_of(stated: Problem, c: Candidate) -> float:
-    """What the objective counts of a candidate: seconds, dollars or joules of a step."""
+def merit_of(objective: str, c: Candidate) -> float:
+    """What an objective counts of a candidate: seconds, dollars or joules of a step."""
     tokens = float(c.tokens_per_s) * float(c.step_time_s)
     each = {
         "time": float(c.step_time_s),
         "cost": float(c.dollars_per_token) * tokens,
         "energy": float(c.joules_per_token) * tokens,
     }
-    return each[stated.objective]
+    return each[objective]
 
 
 def stated_of(asked: Asked, attention: str, space: str, limits: Limits, objective: str) -> Problem:
@@ -263,6 +293,7 @@ def show_design(d: Document) -> None:
             "Risk: that a device has too little memory after all, by how far memory of such "
             "software is off."
         )
+    show_lines(*_lines_of_risk(d))
     show_lines(*doubt_lines(d), *_lines_of_limits(d))
     show_lines(f"Assumed: {'; '.join(d['assumptions'])}")
 
@@ -320,6 +351,23 @@ def _lines_of_search(d: Document) -> list[str]:
     if d.get("gap") is not None:
         gap = percent(d["gap"], 2)
         lines.append(f"Gap of the gradient's plan to the exact optimum: {gap}")
+    return lines
+
+
+def _lines_of_risk(d: Document) -> list[str]:
+    """What plans may need at the risk that may be taken, and what this costs."""
+    limit = d.get("memory_limit")
+    if not limit:
+        return []
+    lines, risk = [], percent(limit["max_risk"])
+    usable, has = gib(limit["usable_bytes"]), gib(limit["device_bytes"])
+    costs = ""
+    if limit["costs"] is not None:
+        costs = f"; this costs {percent(limit['costs'], 2)}"
+    lines.append(f"Memory: plans may need {usable} of {has}, a risk of {risk} (--max-risk){costs}.")
+    if d["closest"] and not d["exact"]:
+        closest, its = d["closest"], percent(d["closest"]["oom_probability"])
+        lines.append(f"The least risky plan: {closest['label']}, a risk of {its}.")
     return lines
 
 

@@ -7,7 +7,16 @@ import math
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from dmodel.cli.design_options import FREE_BATCH, OF_LOSS, DesignJob, batch, device_range, freed
+from dmodel.cli.design_options import (
+    FREE_BATCH,
+    OF_LOSS,
+    DesignJob,
+    batch,
+    device_range,
+    freed,
+    risk_of,
+)
+from dmodel.cli.design_plan import spread_of
 from dmodel.cli.options import Job
 from dmodel.cli.output import Document, say
 from dmodel.errors import InputError
@@ -95,7 +104,7 @@ def question_of(
         asked.model,
         asked.coefficients,
         objective=job.objective,
-        limits=_limits(job).replace(loss=loss),
+        limits=_limits(job, asked).replace(loss=loss),
         free=free,
         devices=float(asked.devices),
         global_batch=float(asked.global_batch),
@@ -145,10 +154,12 @@ def _by_compute(
     )
 
 
-def _limits(job: DesignJob) -> Any:
+def _limits(job: DesignJob, asked: Asked) -> Any:
     from dmodel.codesign import Limits
+    from dmodel.cost.memory import share_at_risk
 
     return Limits(
+        memory=share_at_risk(risk_of(job), spread_of(asked)),
         seconds=None if job.budget_days is None else job.budget_days * DAY_S,
         dollars=job.budget_dollars,
         joules=job.budget_joules,
