@@ -177,6 +177,6 @@ def _line_of_alike(alike: Document, rivals: int) -> str:
     first = "the first itself" if alike["place"] == 1 else alike["simplest"]
     more = f", by {percent(alike['worse'], 2)} slower" if alike["place"] > 1 else ""
     return (
-        f"As good, as far as the coefficients are known: {alike['plans']} of {rivals}. The simplest "
-        f"of them: {first}{more}."
+        f"As good, as far as the coefficients are known: {alike['plans']} of {rivals}. "
+        f"The simplest of them: {first}{more}."
     )

@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from dmodel.cli.options import JOB, Job, ProfileOption
+from dmodel.cli.run_options import Amount, Terms, check_amount, check_terms
 from dmodel.errors import InputError
 
 RUN, SEARCH = "The run (frees its sizes and searches them together with the plan)", "The search"
@@ -235,6 +236,32 @@ def check(job: DesignJob) -> None:
         )
     freed(job)
     risk_of(job)
+
+
+def check_run(job: DesignJob, terms: Terms) -> None:
+    """Refuse what contradicts the tokens of a run, or would be ignored.
+
+    Raises:
+      InputError: with the option.
+    """
+    if job.is_run:
+        check_terms(terms, True)
+        _refuse_of_run(terms)
+        return
+    check_amount(Amount(job.tokens), terms)
+
+
+def _refuse_of_run(terms: Terms) -> None:
+    """Refuse what a search for the sizes of a run decides by other options."""
+    if terms.chinchilla:
+        raise InputError(
+            "--chinchilla: the tokens of a run whose sizes are searched follow from the data law, "
+            "or from --loss, --flop or --free tokens; leave it out"
+        )
+    if terms.until is not None:
+        raise InputError(
+            "--until: a run whose sizes are searched has a deadline: --budget-days; leave it out"
+        )
 
 
 def _check_positive(name: str, value: float | None) -> None:

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.design_doubt import add_intervals, doubt_lines, robust
 from dmodel.cli.design_options import METHOD, DesignJob, risk_of
-from dmodel.cli.output import Document, digits, gib, percent, progress, seconds, show_lines, show_table
+from dmodel.cli.output import (
+    Document,
+    digits,
+    gib,
+    percent,
+    progress,
+    seconds,
+    show_lines,
+    show_table,
+)
+from dmodel.cli.run_options import Amount, Terms, flat, run_lines, wanted_of
 from dmodel.report.text import plan_cells
 
 if TYPE_CHECKING:
@@ -19,6 +29,7 @@ if TYPE_CHECKING:
     from dmodel.asked import Asked
     from dmodel.design import Candidate, Design, Limits, Problem
     from dmodel.records import Plan
+    from dmodel.training_run import Wanted
 
 DAY_S = 86400.0
 
@@ -26,9 +37,10 @@ RIVALS = 64
 """Plans that compete under doubt, the best ones [count]."""
 
 
-def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Plan | None]:
+def answered(job: DesignJob, asked: Asked, ways: Any, terms: Terms) -> tuple[Document, Plan | None]:
     """The document of a search, and the best plan."""
-    limits, more = limits_of(job, asked)
+    run = wanted_of(asked, Amount(job.tokens), terms)
+    limits, more = limits_of(job, asked, run)
     method = ways.method or METHOD
     doubt = not ways.brief and method != "gradient"
     with bar() as shown:
@@ -50,16 +62,34 @@ def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Plan | 
         "memory_limit": memory_limit(job, asked, found),
     }
     if doubt and found.exact:
-        document |= _doubted(job, asked, ways, found, document)
+        document |= _doubted(job, asked, ways, (found, limits), document)
+    _add_runs(run, asked, document)
     return document, None if found.best is None else found.best.plan
 
 
+def _add_runs(run: Wanted | None, asked: Asked, document: Document) -> None:
+    """Give every listed plan what the whole run takes with it, and the answer that of the first."""
+    from dmodel.training_run import of_run
+
+    if run is None:
+        return
+    for _, plan in named_plans(document):
+        plan |= flat(of_run(run, plan, asked))
+    if first := next(iter(document["exact"]), document.get("gradient")):
+        document |= {name: first[name] for name in ("days", "device_hours", "dollars", "run")}
+
+
 def _doubted(
-    job: DesignJob, asked: Asked, ways: Any, found: Design, document: Document
+    job: DesignJob,
+    asked: Asked,
+    ways: Any,
+    answer: tuple[Design, Limits],
+    document: Document,
 ) -> Document:
     """What is not known of the plans of an exact search. Intervals, the best under doubt, and what
     memory is worth."""
-    stated = stated_of(asked, ways.attention, ways.space, limits_of(job, asked)[0], job.objective)
+    found, limits = answer
+    stated = stated_of(asked, ways.attention, ways.space, limits, job.objective)
     add_intervals(asked, stated, found, document)
     return {
         "robust": robust(asked, stated, found),
@@ -98,7 +128,7 @@ def bar() -> Iterator[Callable[[int, int], None] | None]:
         yield update
 
 
-def limits_of(job: DesignJob, asked: Asked) -> tuple[Limits, list[str]]:
+def limits_of(job: DesignJob, asked: Asked, run: Wanted | None) -> tuple[Limits, list[str]]:
     """Memory at the risk that may be taken and budgets as limits of plans, for the tokens of the
     run; and what was assumed for them."""
     from dmodel.cost.memory import share_at_risk
@@ -114,16 +144,12 @@ def limits_of(job: DesignJob, asked: Asked) -> tuple[Limits, list[str]]:
     given = {name: float(value) for name, value in budgets.items() if value is not None}
     if not given:
         return Limits(memory=memory), []
-    if job.tokens is not None:
-        return Limits(memory=memory, tokens=job.tokens, **given), [f"{job.tokens:.4g} tokens"]
-    from dmodel import counts
-    from dmodel.codesign import DEFAULT, KINDS
+    if run is not None:
+        return Limits(memory=memory, tokens=run.tokens, **given), [run.said]
+    from dmodel.tokens import by_data_law
 
-    law: Any = KINDS["data"][DEFAULT["data"]].law
-    tokens = float(law.ratio) * float(counts.active_parameters(asked.model)) ** float(law.exponent)
-    return Limits(memory=memory, tokens=tokens, **given), [
-        f"{tokens:.4g} tokens, by the data law (--tokens says otherwise)"
-    ]
+    tokens, said = by_data_law(asked.model)
+    return Limits(memory=memory, tokens=tokens, **given), [f"{said}; --tokens says otherwise"]
 
 
 def spread_of(asked: Asked) -> float:
@@ -285,7 +311,7 @@ def show_design(d: Document) -> None:
     """Table of the plans, the gap and the limit that decides."""
     from dmodel.cli.question import title
 
-    named = _named(d)
+    named = named_plans(d)
     _show_plans(title(d), _rows(named))
     show_lines(*_lines_of_search(d))
     if any("oom_probability" in p for _, p in named):
@@ -294,6 +320,8 @@ def show_design(d: Document) -> None:
             "software is off."
         )
     show_lines(*_lines_of_risk(d))
+    if "run" in d:
+        show_lines(*run_lines(d["run"]))
     show_lines(*doubt_lines(d), *_lines_of_limits(d))
     show_lines(f"Assumed: {'; '.join(d['assumptions'])}")
 
@@ -317,7 +345,7 @@ def _show_plans(title: str, rows: list[list[str]]) -> None:
     show_table(title, header, table, right=right)
 
 
-def _named(d: Document) -> list[tuple[str, Document]]:
+def named_plans(d: Document) -> list[tuple[str, Document]]:
     """Plans of a document by what found them."""
     found = [(f"exact {i + 1}", p) for i, p in enumerate(d["exact"])]
     found += [(name, d[name]) for name in ("gradient", "closest") if d.get(name)]
