@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,8 +57,8 @@ Against = Annotated[
     typer.Option(
         metavar="NAME=VALUE,…",
         help=(
-            "A second plan, the first but for these (tp=8,pp=2,…): how likely is it that the "
-            "first one is faster?"
+            "A second plan, the first but for these (tp=8, system=B200-DGX, devices=256, …): "
+            "both by term, and how likely the first one is faster and cheaper."
         ),
     ),
 ]
@@ -166,7 +167,8 @@ def _answered(
         "assumptions": [str(each) for each in found.assumptions],
     }
     if other is not None:
-        document["against"] = against(asked, found.plan, other, profile)
+        change = partial(priced, terms=run[1])
+        document["against"] = against(asked, found.plan, other, profile, change)
     if term is not None:
         document["explained"] = [each.document() for each in found.explained(term)]
 
