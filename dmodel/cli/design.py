@@ -27,7 +27,7 @@ from dmodel.cli.emitted import (
 )
 from dmodel.cli.options import Json, takes
 from dmodel.cli.output import Document, deliver, say, stop
-from dmodel.cli.run_options import Terms, priced
+from dmodel.cli.run_options import Anyway, Terms, priced, stop_beyond_sense
 
 if TYPE_CHECKING:
     from dmodel.asked import Asked
@@ -110,6 +110,7 @@ def command(
     brief: Quick = False,
     emit: EmitTo = None,
     emit_out: EmitFile = None,
+    anyway: Anyway = False,
     json: Json = False,
     job: DesignJob,
     terms: Terms,
@@ -133,10 +134,10 @@ def command(
         json,
     )
     check_ways(job, ways)
-    (_run if job.is_run else _plan)(job, ways, terms)
+    (_run if job.is_run else _plan)(job, ways, terms, anyway)
 
 
-def _plan(job: DesignJob, ways: Ways, terms: Terms) -> None:
+def _plan(job: DesignJob, ways: Ways, terms: Terms, anyway: bool) -> None:
     """The best plan of a job whose sizes are given."""
     from dmodel.cli import design_plan
     from dmodel.cli.question import setting
@@ -153,9 +154,10 @@ def _plan(job: DesignJob, ways: Ways, terms: Terms) -> None:
         for remedy in document["remedies"]:
             say(f"  would fit: {remedy['message']}")
         stop(1)
+    stop_beyond_sense(document, anyway)
 
 
-def _run(job: DesignJob, ways: Ways, terms: Terms) -> None:
+def _run(job: DesignJob, ways: Ways, terms: Terms, anyway: bool) -> None:
     """The best run: sizes and plan together."""
     from dmodel.cli import design_run, design_tables
 
@@ -168,6 +170,7 @@ def _run(job: DesignJob, ways: Ways, terms: Terms) -> None:
     if document["best"] is None:
         design_tables.say_infeasible(document)
         stop(1)
+    stop_beyond_sense(document, anyway)
 
 
 def _say_profile(asked: Asked) -> None:

@@ -20,7 +20,15 @@ from dmodel.cli.output import (
     show_lines,
     show_table,
 )
-from dmodel.cli.run_options import Amount, Terms, flat, run_lines, wanted_of
+from dmodel.cli.run_options import (
+    Amount,
+    Terms,
+    add_sense,
+    flat,
+    run_lines,
+    sense_lines,
+    wanted_of,
+)
 from dmodel.report.text import plan_cells
 
 if TYPE_CHECKING:
@@ -32,6 +40,9 @@ if TYPE_CHECKING:
     from dmodel.training_run import Wanted
 
 DAY_S = 86400.0
+
+ROUNDING = 1e-9
+"""Relative difference of two merits that is rounding [1]."""
 
 RIVALS = 64
 """Plans that compete under doubt, the best ones [count]."""
@@ -64,6 +75,8 @@ def answered(job: DesignJob, asked: Asked, ways: Any, terms: Terms) -> tuple[Doc
     if doubt and found.exact:
         document |= _doubted(job, asked, ways, (found, limits), document)
     _add_runs(run, asked, document)
+    if found.best is not None:
+        add_sense(document, asked, float(found.best.mfu), None if run is None else run.tokens)
     return document, None if found.best is None else found.best.plan
 
 
@@ -167,7 +180,8 @@ def memory_limit(job: DesignJob, asked: Asked, found: Design) -> Document:
     costs = None
     if found.exact and found.filled is not None:
         best = merit_of(found.objective, found.exact[0])
-        costs = max(best / found.filled - 1.0, 0.0)
+        worse = best / found.filled - 1.0
+        costs = worse if worse > ROUNDING else 0.0
     has = float(asked.cluster.chip.hbm_bytes)
     return {
         "max_risk": risk,
@@ -312,7 +326,7 @@ def show_design(d: Document) -> None:
     from dmodel.cli.question import title
 
     named = named_plans(d)
-    _show_plans(title(d), _rows(named))
+    _show_plans("\n".join([title(d), *sense_lines(d)]), _rows(named))
     show_lines(*_lines_of_search(d))
     if any("oom_probability" in p for _, p in named):
         show_lines(

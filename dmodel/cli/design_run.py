@@ -19,6 +19,7 @@ from dmodel.cli.design_options import (
 from dmodel.cli.design_plan import spread_of
 from dmodel.cli.options import Job
 from dmodel.cli.output import Document, say
+from dmodel.cli.run_options import add_oddities
 from dmodel.errors import InputError
 
 if TYPE_CHECKING:
@@ -212,12 +213,21 @@ def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Documen
     }
     if found.found is None:
         return document | change_document(stated, found), None
+    _add_sense(document, job)
     if not ways.brief:
         document |= prices_document(stated, found.found) | influence_document(stated, found.found)
         document["robust"] = doubt_document(asked, stated, found.found)
     if ways.emit is None:
         return document, None
     return document, emitted(asked, stated, found.found, "shape" in document["free"], ways.emit)
+
+
+def _add_sense(document: Document, job: DesignJob) -> None:
+    """Say what the run has that published runs do not have."""
+    best, sizes = document["best"], document["best"]["sizes"]
+    tokens = document["quantities"]["tokens"]
+    batch_tokens = sizes["global_batch"] * sizes["seq_len"]
+    add_oddities(document, best["parameters"], batch_tokens, best["mfu"], tokens, job.loss)
 
 
 def _head(job: DesignJob, asked: Asked) -> Document:

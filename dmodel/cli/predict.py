@@ -25,12 +25,16 @@ from dmodel.cli.output import (
 )
 from dmodel.cli.run_options import (
     Amount,
+    Anyway,
     Terms,
+    add_sense,
     check_amount,
     check_positive,
     flat,
     priced,
     run_lines,
+    sense_lines,
+    stop_beyond_sense,
     wanted_of,
 )
 from dmodel.errors import InputError
@@ -91,6 +95,7 @@ def command(
     *,
     explain: Explain = None,
     peak: Peak = None,
+    anyway: Anyway = False,
     against: Against = None,
     out: Out = None,
     strict: Strict = False,
@@ -110,7 +115,7 @@ def command(
             )
         check_amount(amount, terms)
         check_positive("--peak", peak)
-        _one_plan(job, degrees, (amount, terms), peak, against, explain, strict, json)
+        _one_plan(job, degrees, (amount, terms), peak, anyway, against, explain, strict, json)
     else:
         for option, given in (("--against", against), ("--explain", explain), ("--peak", peak)):
             if given is not None:
@@ -125,6 +130,7 @@ def _one_plan(
     degrees: Degrees,
     run: tuple[Amount, Terms],
     peak: float | None,
+    anyway: bool,
     other: str | None,
     term: str | None,
     strict: bool,
@@ -138,6 +144,7 @@ def _one_plan(
     if peak is not None:
         document |= _over_peak(document, 1e12 * peak)
     deliver(document, json, show)
+    stop_beyond_sense(document, anyway)
     if strict:
         _stop_where_too_large(document)
 
@@ -155,6 +162,7 @@ def _answered(
     from dmodel.cli.answer import show_answer
     from dmodel.cli.question import plan_document, short, title
     from dmodel.prediction import prediction
+    from dmodel.run import CONVENTION
 
     asked = priced(ask(question, profile), run[1])
     found = prediction(asked, laid(asked, {}))
@@ -166,6 +174,8 @@ def _answered(
         **flat(_whole(asked, found.document, *run)),
         "assumptions": [str(each) for each in found.assumptions],
     }
+    tokens = document.get("run", {}).get("tokens")
+    add_sense(document, asked, found.document["mfu"][CONVENTION], tokens, run[0].loss)
     if other is not None:
         change = partial(priced, terms=run[1])
         document["against"] = against(asked, found.plan, other, profile, change)
@@ -173,7 +183,7 @@ def _answered(
         document["explained"] = [each.document() for each in found.explained(term)]
 
     def show(d: Document) -> None:
-        show_lines(f"{title(d)}: {short(d['plan'])}", "")
+        show_lines(f"{title(d)}: {short(d['plan'])}", *sense_lines(d), "")
         show_answer(d)
         if "run" in d:
             show_lines(*run_lines(d["run"]))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from dmodel.cli.output import Document, digits, percent
+from dmodel.cli.output import Document, digits, percent, say, stop
 from dmodel.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,6 +63,54 @@ class Terms(NamedTuple):
             metavar="YYYY-MM-DD", help="Date of its begin; default: today.", rich_help_panel=WHOLE
         ),
     ] = None
+
+
+Anyway = Annotated[
+    bool,
+    typer.Option(
+        "--anyway", help="Take what is ten times beyond every published run for an answer."
+    ),
+]
+
+
+def add_sense(
+    document: Document, asked: Asked, mfu: float, tokens: float | None, loss: float | None = None
+) -> None:
+    """Say in an answer what it has that published runs do not have."""
+    from dmodel import counts
+
+    step_tokens = asked.global_batch * float(asked.model.seq_len)
+    parameters = float(counts.active_parameters(asked.model))
+    add_oddities(document, parameters, step_tokens, mfu, tokens, loss)
+
+
+def add_oddities(document: Document, *run: float | None) -> None:
+    """The same of a run in numbers (`dmodel.sense.oddities`)."""
+    from dmodel.sense import oddities
+
+    found = oddities(*run)  # type: ignore[arg-type]
+    document["sense"] = [odd._asdict() | {"times": finite(odd.times)} for odd in found]
+
+
+def finite(x: float) -> float | None:
+    """A number as JSON has it: None of infinity."""
+    return x if math.isfinite(x) else None
+
+
+def sense_lines(document: Document) -> list[str]:
+    """What is odd, in a line."""
+    odd = document.get("sense", ())
+    return [f"Unusual: {'; '.join(each['text'] for each in odd)}."] if odd else []
+
+
+def stop_beyond_sense(document: Document, anyway: bool) -> None:
+    """Exit code 1 where an answer is far beyond every published run."""
+    from dmodel.sense import BEYOND
+
+    far = [o for o in document.get("sense", ()) if o["times"] is None or o["times"] > BEYOND]
+    if far and not anyway:
+        say(f"dmodel: no sane run: {far[0]['text']} (--anyway takes it for an answer)")
+        stop(1)
 
 
 def check_terms(terms: Terms, has_amount: bool) -> None:
