@@ -85,6 +85,7 @@ def answer(asked: Asked, plan: Plan, chunks: Sequence[float] = ()) -> Document:
         "memory": {name: found["memory"][name] for name in purposes},
         **_by_stage(asked, plan, chunks, purposes),
         "mfu": {name: found["mfu"][name] for name in CONVENTIONS},
+        "peak_flops_per_s": float(asked.cluster.chip.flops_per_s),
         "exposed_communication_share": out["exposed_share"],
         "tokens_per_s": out["tokens_per_s"],
         "tokens_per_s_per_device": out["tokens_per_s_per_device"],

@@ -303,12 +303,26 @@ def step_times(
     return uncertain(draws, misfit(scatter_of(profile, stack), far))
 
 
-def probability_faster(found: Uncertain, a: int, b: int) -> float:
+def probability_faster(found: Uncertain, a: int, b: int, more: float = 0.0) -> float:
     """Chance that plan a takes less time than plan b, both of the same job: their coefficients are
     the same, and so is a share `COMMON` of what the model lacks of both.
+
+    Args:
+      more: logarithm of what a unit of b's time counts over one of a's, such as of their rents.
 
     Limits: ½ for a plan and itself; 0 or 1 when they differ by many scales.
     """
     gap = found.draws[:, b] - found.draws[:, a]
     own = (1.0 - COMMON) * (found.misfit[a] ** 2 + found.misfit[b] ** 2)
-    return float(share_below(gap[0] / np.sqrt(parameter_sd(gap) ** 2 + own)))
+    return float(share_below((gap[0] + more) / np.sqrt(parameter_sd(gap) ** 2 + own)))
+
+
+def probability_below(first: Uncertain, other: Uncertain, more: float = 0.0) -> float:
+    """Chance that the first plan takes less time than another whose coefficients and software are
+    not its own: nothing is common to what is not known of both.
+
+    Args:
+      first, other: one plan each. more: as of `probability_faster`.
+    """
+    gap = np.log(other.value[0] / first.value[0]) + more
+    return float(share_below(gap / np.hypot(first.scale[0], other.scale[0])))

@@ -88,6 +88,12 @@ BAD = {
     "space": (f"{JOB} --space huge", "usual, everything"),
     "law without a name": (f"{RUN} --loss 2.3 --law loss", "kind=name"),
     "unknown law": (f"{RUN} --loss 2.3 --law loss=mine", "besiroglu"),
+    "no risk at all": (f"{JOB} --max-risk 0", "--max-risk: expected a share above 0"),
+    "risk in words": (f"{JOB} --max-risk some", "--max-risk: expected a share above 0"),
+    "more risk than not": (f"{JOB} --max-risk 60%", "up to 0.5"),
+    "date without a run": (f"{JOB} --until 2099-01-01", "a date needs a run"),
+    "date of a searched run": (f"{RUN} --loss 2.3 --until 2099-01-01", "--budget-days"),
+    "tokens of a searched run": (f"{RUN} --loss 2.3 --chinchilla", "leave it out"),
     "run without a system": ("--loss 2.3 --devices 8", "--system"),
     "run without devices": ("--loss 2.3 --system H100-DGX", "--devices"),
 }
@@ -130,8 +136,10 @@ def plain():
 def test_a_design_has_a_certificate_margins_doubt_and_launch_settings(plain):
     best = plain["exact"][0]
     assert plain["certificate_kind"] == "all" and "which were all checked" in plain["certificate"]
+    limit = plain["memory_limit"]
+    spared = limit["device_bytes"] - limit["usable_bytes"]
     assert best["margins"][0]["name"] == "memory" and best["margins"][0]["margin"] == pytest.approx(
-        best["headroom_bytes"]
+        best["headroom_bytes"] - spared
     )
     assert (
         plain["lower_bound"] == pytest.approx(best["step_time_s"], rel=1e-9)
@@ -296,3 +304,59 @@ def test_every_plan_says_how_likely_memory_is_too_little():
             and 0.0 < plan["oom_probability"] < 0.5
         )
     assert "Risk: that a device has too little memory" in run(JOB, "--top 1 --brief").stdout
+
+
+TIGHT = (
+    "--system A100-DGX --devices 64 --model llama-2-70b --seq-len 4096 --global-batch 64 "
+    "--profile prior"
+)
+
+
+def test_plans_keep_the_risk_and_what_that_costs_is_said():
+    """With half the risk memory may be filled as it is predicted, which is the search without a
+    limit of risk."""
+    kept = document(TIGHT, "--brief --max-risk 5%")
+    filled = document(TIGHT, "--brief --max-risk 0.5")
+    assert all(plan["oom_probability"] <= 0.05 + 1e-9 for plan in kept["exact"])
+    assert filled["exact"][0]["oom_probability"] > 0.05
+    best, most = (d["exact"][0]["step_time_s"] for d in (kept, filled))
+    assert best > most and filled["memory_limit"]["costs"] == 0.0
+    assert kept["memory_limit"]["costs"] == pytest.approx(best / most - 1.0, rel=1e-9)
+    asked = setting(fixed_job(DesignJob(**{**SMALL, "system": "A100-DGX"})))
+    plain, _ = search(asked, "exact", 1)
+    again, _ = search(asked, "exact", 1, limits=Limits(memory=1.0))
+    assert plain.exact[0].plan == again.exact[0].plan
+
+
+def test_where_no_plan_keeps_the_risk_the_least_risky_is_named():
+    few = TIGHT.replace("--devices 64", "--devices 16")
+    result = run(few, "--brief", code=1)
+    assert "The least risky plan:" in result.stdout and "that plans may need" in result.stderr
+    d = document(few, "--brief", code=1)
+    memory = next(r for r in d["remedies"] if r["name"] == "memory")
+    assert memory["was"] == pytest.approx(d["memory_limit"]["device_bytes"])
+    assert d["closest"]["oom_probability"] > 0.1 and d["memory_limit"]["costs"] is None
+
+
+def test_bounds_of_groups_know_the_risk():
+    """A search that leaves groups out by their bounds finds the same plans."""
+    asked = setting(fixed_job(DesignJob(**{**SMALL, "system": "A100-DGX"})))
+    p = stated_of(asked, "flash", "usual", Limits(memory=0.6), "time")
+    every, pruned = (exact(p, 3, prune=prune) for prune in (False, True))
+    np.testing.assert_array_equal(every.rows, pruned.rows)
+
+
+def test_of_plans_that_cannot_be_told_apart_the_simplest_is_named():
+    d = document(JOB.replace("--profile prior", "--profile generic"), "--top 3")
+    alike = d["robust"]["alike"]
+    assert 1 <= alike["plans"] <= d["robust"]["rivals"] and alike["place"] >= 1
+    assert alike["step_time_s"] >= d["exact"][0]["step_time_s"] and alike["simplest"]
+
+
+def test_every_plan_of_a_run_says_days_and_dollars():
+    d = document(JOB, "--tokens 1e12 --top 2 --brief --price-per-hour 1")
+    assert [p["dollars"] for p in d["exact"]] == pytest.approx(
+        [p["device_hours"] for p in d["exact"]]
+    )
+    assert d["days"] == d["exact"][0]["days"] < d["exact"][1]["days"] * (1.0 + 1e-9)
+    assert d["exact"][0]["run"]["tokens"] == 1e12

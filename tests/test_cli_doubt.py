@@ -127,7 +127,50 @@ def test_the_shell_sets_two_plans_side_by_side(tmp_path):
         other["plan"]["tp"] == 4
         and other["plan"]["dp"] == 4
         and other["probability_first_is_faster"] is None
+        and other["probability_first_is_cheaper"] is None
     )
     assert "Two plans" in run(f"{WORDS} --profile prior --tp 2 --against tp=4").stdout
     refused = run(f"{tmp_path}/traces.csv --against tp=4")
     assert refused.exit_code == 2 and "--against is about one plan" in refused.stderr
+
+
+def test_another_system_and_another_model_leave_open_what_was_said_of_the_first():
+    first = Question({"accelerator": "H100-80GB", "n_layers": 30.0, "n_accel": 16.0, "dp": 16.0})
+    first = first._replace(system="H100-DGX")
+    found = second_question(first, "system=B200-DGX,devices=8")
+    assert found.system == "B200-DGX" and found.columns == {"n_layers": 30.0, "n_accel": 8.0}
+    found = second_question(first, "model=llama-3-8b")
+    assert found.system == "H100-DGX" and "n_layers" not in found.columns
+    found = second_question(first, "accelerator=A100-80GB")
+    assert found.system == "" and found.columns["accelerator"] == "A100-80GB"
+    with pytest.raises(InputError, match="say one"):
+        second_question(first, "system=B200-DGX,system=H100-DGX")
+
+
+def test_two_systems_side_by_side_by_term():
+    other = ask_against("system=A100-DGX,devices=16")
+    assert other["against"]["system"] == "A100-DGX" and other["against"]["devices"] == 16
+    assert other["against"]["peak_flops_per_s"] < other["peak_flops_per_s"]
+    for p in (other, other["against"]):
+        assert sum(p["breakdown"].values()) == pytest.approx(p["step_time_s"], rel=1e-6)
+    chance = other["against"]["probability_first_is_faster"]
+    assert 0.5 < chance <= 1.0
+    same = ask_against("micro_batch=1")["against"]
+    assert same["probability_first_is_cheaper"] == pytest.approx(
+        same["probability_first_is_faster"]
+    )
+
+
+def test_a_plan_beside_itself_is_as_likely_faster_as_not_and_a_free_one_is_cheaper():
+    """Another profile's draws would not be common; here both have one."""
+    other = ask_against("tp=2")["against"]
+    assert other["probability_first_is_faster"] == pytest.approx(0.5)
+    half = ask_against("devices=8,global_batch=16")["against"]
+    assert 0.0 <= half["probability_first_is_faster"] <= 1.0
+
+
+def ask_against(text: str):
+    words = f"predict {WORDS} --profile generic --tp 2 --against {text} --json"
+    done = CliRunner().invoke(app, words.split())
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)

@@ -3,10 +3,11 @@ is that the first one is faster."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dmodel.cli.output import Document, gib, percent, seconds, show_lines, show_table
+from dmodel.cli.output import Document, digits, gib, percent, seconds, show_lines, show_table
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     from dmodel.asked import Asked
@@ -18,22 +19,42 @@ SAID = (
     "step_time_s",
     "step_time_s_low",
     "step_time_s_high",
+    "breakdown",
     "mfu",
+    "peak_flops_per_s",
+    "tokens_per_s",
+    "tokens_per_s_per_device",
+    "joules_per_token",
+    "dollars_per_million_tokens",
     "memory_bytes_per_device",
     "headroom_bytes",
     "fits",
+    "oom_probability",
 )
 """What is said of the second plan."""
 
 SWITCH = {"on": "1", "true": "1", "off": "0", "false": "0"}
 """Words that people type for 1 and 0."""
 
+OF_SHAPE = (
+    *("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads", "head_dim", "vocab"),
+    *("n_experts", "top_k"),
+)
+"""Columns of a model's shape."""
+
+FOLLOWING = {
+    "system": ("accelerator", "accel_per_node", "domain_size"),
+    "accelerator": ("accel_per_node", "domain_size"),
+    "model": ("n_params", *OF_SHAPE),
+}
+"""Names whose change leaves others open again, that were said of what was there before."""
+
 
 def second_question(first: Question, text: str) -> Question:
     """The first question but for what is named; dp is what is left of the devices.
 
     Args:
-      text: `name=value,…` in the one name space of columns and settings.
+      text: `name=value,…` in the one name space of columns and settings, and `system`, `devices`.
     Raises:
       InputError: an unknown name, a value that is none of its kind, or two values for one name.
     """
@@ -41,57 +62,109 @@ def second_question(first: Question, text: str) -> Question:
     from dmodel.settings import changed, typed
 
     parts = [part for part in text.replace(" ", ",").split(",") if part]
-    named = {n: SWITCH.get(v.lower(), v) for n, v in typed(parts, "--against").items()}
+    system, others = _system_of(parts)
+    named = {n: SWITCH.get(v.lower(), v) for n, v in typed(others, "--against").items()}
     gone = {"dp"}
     if not named.keys().isdisjoint({"recompute", *CHOICES}):
         gone |= {"recompute", *CHOICES}
-    return changed(
-        first._replace(
-            columns=_without(first.columns, gone), settings=_without(first.settings, gone)
-        ),
-        named,
+    for name in (*named, *(["system"] if system else [])):
+        gone.update(FOLLOWING.get(name, ()))
+    start = first._replace(
+        columns=_without(first.columns, gone), settings=_without(first.settings, gone)
     )
+    if system or "accelerator" in named:
+        start = start._replace(system=system)
+    if "model" in named:
+        start = start._replace(model=None, notes=())
+    return changed(start, named)
+
+
+def _system_of(parts: list[str]) -> tuple[str, list[str]]:
+    """The system that is named, "" where none is, and the other parts, `devices` as its column.
+
+    Raises:
+      InputError: two systems.
+    """
+    systems, others = [], []
+    for part in parts:
+        name, equals, value = part.partition("=")
+        name = name.strip().lstrip("-").replace("-", "_")
+        if name == "system" and equals:
+            systems.append(value.strip())
+        else:
+            others.append(f"n_accel={value}" if name == "devices" and equals else part)
+    if len(set(systems)) > 1:
+        raise InputError(f"--against: system as {' and as '.join(systems)}; say one")
+    return (systems[0] if systems else ""), others
 
 
 def _without(words: Mapping[str, Any], gone: set[str]) -> dict[str, Any]:
     return {name: value for name, value in words.items() if name not in gone}
 
 
-def against(asked: Asked, first: Plan, other: str, profile: str | None) -> Document:
-    """The second plan: its time, what it needs, and the chance that the first one is faster.
+def against(
+    asked: Asked,
+    first: Plan,
+    other: str,
+    profile: str | None,
+    change: Callable[[Asked], Asked] = lambda asked: asked,
+) -> Document:
+    """The second plan: its time, what it needs, and the chances that the first one is faster and
+    cheaper for each token.
 
-    Both are carried by the same draws of the coefficients, so that what is not known of both alike
-    does not count; None for the chance where they share none.
+    Where both have the same coefficients, what is not known of these alike does not count; else
+    nothing is common to what is not known of them. None where a profile carries no covariance.
 
     Args:
-      other: what the second plan has otherwise, `name=value,…`. profile: as asked for.
+      other: what the second plan has otherwise, `name=value,…`. profile: as asked for. change: of
+        the second job, such as its price.
     """
     from dmodel.asked import ask, plan
     from dmodel.cli.question import plan_document, short
     from dmodel.prediction import answer
 
-    beside = ask(second_question(asked.question, other), profile)
+    beside = change(ask(second_question(asked.question, other), profile))
     second, _ = plan(beside, {})
     found = answer(beside, second)
+    pair = (asked, first), (beside, second)
     return {
+        **beside.document(),
         "plan": plan_document(second),
         "label": short(plan_document(second)),
         **{name: found[name] for name in SAID if name in found},
-        "probability_first_is_faster": _chance((asked, first), (beside, second)),
+        "probability_first_is_faster": _chance(*pair, _worth(beside) / _worth(asked)),
+        "probability_first_is_cheaper": _chance(*pair, _rent(beside) / _rent(asked)),
     }
 
 
-def _chance(first: tuple[Asked, Plan], second: tuple[Asked, Plan]) -> float | None:
+def _worth(asked: Asked) -> float:
+    """What a second of a step counts for a token: one over its tokens."""
+    return 1.0 / (asked.global_batch * float(asked.model.seq_len))
+
+
+def _rent(asked: Asked) -> float:
+    """Rent of all devices for a second, for each token of a step [dollar/s/token]."""
+    return asked.devices * float(asked.cluster.chip.price_per_s) * _worth(asked)
+
+
+def _chance(first: tuple[Asked, Plan], second: tuple[Asked, Plan], counts: float) -> float | None:
+    """The chance that the first takes less.
+
+    Args:
+      counts: what a second of the second one counts, over one of the first.
+    """
     import numpy as np
 
-    from dmodel.uncertainty import Uncertain, probability_faster
+    from dmodel.uncertainty import Uncertain, probability_below, probability_faster
 
     # one by one, as their schedules and placements may differ
     one, other = _times(*first), _times(*second)
-    if one is None or other is None or _drawn_from(first[0]) != _drawn_from(second[0]):
+    if one is None or other is None:
         return None
+    if _drawn_from(first[0]) != _drawn_from(second[0]):
+        return probability_below(one, other, float(np.log(counts)))
     joined = (np.concatenate([a, b], -1) for a, b in zip(one, other, strict=True))
-    return probability_faster(Uncertain(*joined), 0, 1)
+    return probability_faster(Uncertain(*joined), 0, 1, float(np.log(counts)))
 
 
 def _times(asked: Asked, plan: Plan) -> Uncertain | None:
@@ -109,30 +182,58 @@ def _drawn_from(asked: Asked) -> tuple[str, str, str]:
 
 
 def show_against(d: Document) -> None:
-    """The two plans beside each other, and the chance."""
-    from dmodel.cli.question import short
+    """The two plans beside each other, by term, and the chances."""
+    from dmodel.cli.question import short, title
 
-    other, sure = d["against"], "step_time_s_low" in d
-    rows = []
-    for label, p in ((short(d["plan"]), d), (other["label"], other)):
-        between = (
-            [f"{seconds(p['step_time_s_low'])} – {seconds(p['step_time_s_high'])}"] if sure else []
+    other = d["against"]
+    named = [
+        f"{name}: {title(p)}: {short(p['plan'])}" for name, p in zip(NAMES, (d, other), strict=True)
+    ]
+    show_lines("", *named)
+    show_table("Two plans", ("", *NAMES, "difference"), _compared(d, other), right=RIGHT)
+    for word in ("faster", "cheaper"):
+        chance = other[f"probability_first_is_{word}"]
+        if chance is not None:
+            says = f"{percent(chance, 0)} that the first is {word} for each token"
+            show_lines(f"Probability of {says}.")
+
+
+NAMES = ("first", "second")
+RIGHT = "first|second|difference"
+
+
+def _compared(d: Document, other: Document) -> list[tuple[str, ...]]:
+    """Rows of the table: causes that take time in either, then what follows from them."""
+    from dmodel.run import CONVENTION
+
+    both = [(d["breakdown"][name], other["breakdown"][name]) for name in d["breakdown"]]
+    named = zip(d["breakdown"], both, strict=True)
+    rows = [_row(name[:-2].replace("_", " "), *pair, seconds) for name, pair in named if any(pair)]
+    rows.append(_row("step", d["step_time_s"], other["step_time_s"], seconds))
+    if "step_time_s_low" in d and "step_time_s_low" in other:
+        ends = (
+            f"{seconds(p['step_time_s_low'])} – {seconds(p['step_time_s_high'])}"
+            for p in (d, other)
         )
-        rows.append(
-            [
-                label,
-                seconds(p["step_time_s"]),
-                *between,
-                gib(p["memory_bytes_per_device"]),
-                gib(p["headroom_bytes"]),
-            ]
-        )
-    chance = other["probability_first_is_faster"]
-    says = (
-        ""
-        if chance is None
-        else f": the first is faster with a probability of {percent(chance, 0)}"
-    )
-    show_lines("")
-    header = ["plan", "step", *(["90 %"] if sure else []), "memory", "headroom"]
-    show_table(f"Two plans{says}", header, rows, right="step|90 %|memory|headroom")
+        rows.append(("90 %", *ends, ""))
+    rows.append(_row("MFU", d["mfu"][CONVENTION], other["mfu"][CONVENTION], percent))
+    for name, label, show in FOLLOW:
+        rows.append(_row(label, d[name], other[name], show))
+    return rows
+
+
+FOLLOW: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("tokens_per_s_per_device", "tokens/s for each device", lambda x: digits(x, 4)),
+    ("dollars_per_million_tokens", "dollars for a million tokens", digits),
+    ("joules_per_token", "J for each token", digits),
+    ("memory_bytes_per_device", "memory", gib),
+    ("headroom_bytes", "headroom", gib),
+    ("oom_probability", "risk that it is not enough", percent),
+)
+"""Names of the answer, what they are called, and how they are shown."""
+
+
+def _row(label: str, a: float, b: float, show: Callable[[float], str]) -> tuple[str, ...]:
+    """One quantity of both plans, and how much more the second has."""
+    sign = "+" if b > a else "−" if b < a else ""
+    return label, show(a), show(b), f"{sign}{show(abs(b - a))}"

@@ -42,7 +42,7 @@ def show_answer(d: Document) -> None:
         f"{percent(x)} ({name}: {CONVENTION_NAMES[name]})" for name, x in d["mfu"].items()
     )
     show_lines(
-        f"MFU: {mfu}",
+        f"MFU of {d['peak_flops_per_s'] / 1e12:.4g} TFLOP/s ({d['precision']}): {mfu}",
         f"Throughput: {digits(d['tokens_per_s'], 4)} tokens/s, "
         f"{digits(d['tokens_per_s_per_device'], 4)} per device; "
         f"{percent(d['exposed_communication_share'])} of the step waits for communication",

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from dmodel.cli.design_options import TOP, DesignJob, check, check_ways, fixed_job
+from dmodel.cli.design_options import (
+    TOP,
+    DesignJob,
+    check,
+    check_run,
+    check_ways,
+    fixed_job,
+)
 from dmodel.cli.design_plan import design_document, search, show_design
 from dmodel.cli.emitted import (
     EmitFile,
@@ -20,6 +27,7 @@ from dmodel.cli.emitted import (
 )
 from dmodel.cli.options import Json, takes
 from dmodel.cli.output import Document, deliver, say, stop
+from dmodel.cli.run_options import Anyway, Terms, priced, stop_beyond_sense
 
 if TYPE_CHECKING:
     from dmodel.asked import Asked
@@ -88,7 +96,7 @@ class Ways(NamedTuple):
     json: bool
 
 
-@takes(job=DesignJob)
+@takes(job=DesignJob, terms=Terms)
 def command(
     *,
     method: Method = None,
@@ -102,11 +110,14 @@ def command(
     brief: Quick = False,
     emit: EmitTo = None,
     emit_out: EmitFile = None,
+    anyway: Anyway = False,
     json: Json = False,
     job: DesignJob,
+    terms: Terms,
 ) -> None:
     """Find the best plan that fits, or the best run: sizes, hardware and plan together."""
     check(job)
+    check_run(job, terms)
     check_target(emit, emit_out)
     ways = Ways(
         method,
@@ -123,17 +134,17 @@ def command(
         json,
     )
     check_ways(job, ways)
-    (_run if job.is_run else _plan)(job, ways)
+    (_run if job.is_run else _plan)(job, ways, terms, anyway)
 
 
-def _plan(job: DesignJob, ways: Ways) -> None:
+def _plan(job: DesignJob, ways: Ways, terms: Terms, anyway: bool) -> None:
     """The best plan of a job whose sizes are given."""
     from dmodel.cli import design_plan
     from dmodel.cli.question import setting
 
-    asked = setting(fixed_job(job))
+    asked = priced(setting(fixed_job(job)), terms)
     _say_profile(asked)
-    document, best = design_plan.answered(job, asked, ways)
+    document, best = design_plan.answered(job, asked, ways, terms)
     if ways.emit is not None and best is not None:
         document["emit"] = emit_document(asked, asked.model, best, ways.emit)
     _deliver(document, ways, show_design)
@@ -143,13 +154,14 @@ def _plan(job: DesignJob, ways: Ways) -> None:
         for remedy in document["remedies"]:
             say(f"  would fit: {remedy['message']}")
         stop(1)
+    stop_beyond_sense(document, anyway)
 
 
-def _run(job: DesignJob, ways: Ways) -> None:
+def _run(job: DesignJob, ways: Ways, terms: Terms, anyway: bool) -> None:
     """The best run: sizes and plan together."""
     from dmodel.cli import design_run, design_tables
 
-    asked = design_run.run_setting(job)
+    asked = priced(design_run.run_setting(job), terms)
     _say_profile(asked)
     document, emitted = design_run.answered(job, asked, ways)
     if emitted is not None:
@@ -158,6 +170,7 @@ def _run(job: DesignJob, ways: Ways) -> None:
     if document["best"] is None:
         design_tables.say_infeasible(document)
         stop(1)
+    stop_beyond_sense(document, anyway)
 
 
 def _say_profile(asked: Asked) -> None:

@@ -70,6 +70,33 @@ def robust(asked: Asked, stated: Problem, found: Design) -> Document | None:
         "largest_regret": float(regret.max()),
         "draws": len(draws),
         "rivals": len(rows),
+        "alike": _alike(found, rows, table),
+    }
+
+
+def _alike(found: Design, rows: np.ndarray, table: np.ndarray) -> Document:
+    """The plans that are as good as the best, as far as can be told, and the simplest of them.
+
+    A plan is as good where it is worse by less than the standard deviation of that difference.
+
+    Args:
+      rows: of the plans, best first. table: their merits with each draw, `[draw, plan]`.
+    """
+    import numpy as np
+
+    from dmodel.cli.question import plan_document, short
+    from dmodel.design.rows import plainest_first
+
+    worse = np.log(table / table[:, :1])
+    near = np.flatnonzero(worse.mean(0) <= worse.std(0))
+    at = int(near[plainest_first(rows[near], np.zeros(len(near)))[0]])
+    simplest = found.exact[at]
+    return {
+        "plans": len(near),
+        "simplest": short(plan_document(simplest.plan)),
+        "place": at + 1,
+        "step_time_s": float(simplest.step_time_s),
+        "worse": float(np.median(table[:, at] / table[:, 0]) - 1.0),
     }
 
 
@@ -139,4 +166,17 @@ def doubt_lines(d: Document) -> list[str]:
             "the coefficients, within 1 % of the best "
             f"in {percent(r['within_1_percent_in'], 0)}; mean regret {percent(r['mean_regret'], 2)}"
         )
+        lines.append(_line_of_alike(r["alike"], r["rivals"]))
     return lines
+
+
+def _line_of_alike(alike: Document, rivals: int) -> str:
+    """How many plans cannot be told from the best, and the simplest of them."""
+    if alike["plans"] == 1:
+        return "No other plan is as good, as far as the coefficients are known."
+    first = "the first itself" if alike["place"] == 1 else alike["simplest"]
+    more = f", by {percent(alike['worse'], 2)} slower" if alike["place"] > 1 else ""
+    return (
+        f"As good, as far as the coefficients are known: {alike['plans']} of {rivals}. "
+        f"The simplest of them: {first}{more}."
+    )

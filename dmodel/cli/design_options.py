@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from dmodel.cli.options import JOB, Job, ProfileOption
+from dmodel.cli.run_options import Amount, Terms, check_amount, check_terms
 from dmodel.errors import InputError
 
 RUN, SEARCH = "The run (frees its sizes and searches them together with the plan)", "The search"
@@ -92,6 +93,14 @@ class DesignJob(NamedTuple):
         float | None,
         typer.Option(help="Energy at most, hosts and cooling with it [J].", rich_help_panel=RUN),
     ] = None
+    max_risk: Annotated[
+        str,
+        typer.Option(
+            metavar="SHARE",
+            help="Probability at most that a device has too little memory, up to 50%.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = "10%"
     free: Annotated[
         str,
         typer.Option(
@@ -133,6 +142,25 @@ def device_range(text: str | None) -> tuple[int, int] | None:
     if least > most:
         raise InputError(f"--devices: expected MIN:MAX with the smaller number first, got {text}")
     return least, most
+
+
+def risk_of(job: DesignJob) -> float:
+    """The risk on memory that a plan may have, a share or a percentage [1].
+
+    Raises:
+      InputError: it is none, or more than that of a plan that is predicted to need all memory.
+    """
+    text = job.max_risk.strip()
+    number, of = text.removesuffix("%"), 100.0 if text.endswith("%") else 1.0
+    try:
+        value = float(number) / of
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value <= 0.5:
+        raise InputError(
+            f"--max-risk: expected a share above 0 and up to 0.5, such as 0.1 or 10%; got {text!r}"
+        )
+    return value
 
 
 def batch(text: str | None) -> int | None:
@@ -207,6 +235,33 @@ def check(job: DesignJob) -> None:
             "the two"
         )
     freed(job)
+    risk_of(job)
+
+
+def check_run(job: DesignJob, terms: Terms) -> None:
+    """Refuse what contradicts the tokens of a run, or would be ignored.
+
+    Raises:
+      InputError: with the option.
+    """
+    if job.is_run:
+        check_terms(terms, True)
+        _refuse_of_run(terms)
+        return
+    check_amount(Amount(job.tokens), terms)
+
+
+def _refuse_of_run(terms: Terms) -> None:
+    """Refuse what a search for the sizes of a run decides by other options."""
+    if terms.chinchilla:
+        raise InputError(
+            "--chinchilla: the tokens of a run whose sizes are searched follow from the data law, "
+            "or from --loss, --flop or --free tokens; leave it out"
+        )
+    if terms.until is not None:
+        raise InputError(
+            "--until: a run whose sizes are searched has a deadline: --budget-days; leave it out"
+        )
 
 
 def _check_positive(name: str, value: float | None) -> None:

@@ -9,8 +9,26 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.design_doubt import add_intervals, doubt_lines, robust
-from dmodel.cli.design_options import METHOD, DesignJob
-from dmodel.cli.output import Document, digits, percent, progress, seconds, show_lines, show_table
+from dmodel.cli.design_options import METHOD, DesignJob, risk_of
+from dmodel.cli.output import (
+    Document,
+    digits,
+    gib,
+    percent,
+    progress,
+    seconds,
+    show_lines,
+    show_table,
+)
+from dmodel.cli.run_options import (
+    Amount,
+    Terms,
+    add_sense,
+    flat,
+    run_lines,
+    sense_lines,
+    wanted_of,
+)
 from dmodel.report.text import plan_cells
 
 if TYPE_CHECKING:
@@ -19,16 +37,21 @@ if TYPE_CHECKING:
     from dmodel.asked import Asked
     from dmodel.design import Candidate, Design, Limits, Problem
     from dmodel.records import Plan
+    from dmodel.training_run import Wanted
 
 DAY_S = 86400.0
+
+ROUNDING = 1e-9
+"""Relative difference of two merits that is rounding [1]."""
 
 RIVALS = 64
 """Plans that compete under doubt, the best ones [count]."""
 
 
-def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Plan | None]:
+def answered(job: DesignJob, asked: Asked, ways: Any, terms: Terms) -> tuple[Document, Plan | None]:
     """The document of a search, and the best plan."""
-    limits, more = limits_of(job, asked)
+    run = wanted_of(asked, Amount(job.tokens), terms)
+    limits, more = limits_of(job, asked, run)
     method = ways.method or METHOD
     doubt = not ways.brief and method != "gradient"
     with bar() as shown:
@@ -47,18 +70,39 @@ def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Plan | 
     document = {
         "objective": job.objective,
         **found_document(asked, found, assumed + more, ways.top),
+        "memory_limit": memory_limit(job, asked, found),
     }
     if doubt and found.exact:
-        document |= _doubted(job, asked, ways, found, document)
+        document |= _doubted(job, asked, ways, (found, limits), document)
+    _add_runs(run, asked, document)
+    if found.best is not None:
+        add_sense(document, asked, float(found.best.mfu), None if run is None else run.tokens)
     return document, None if found.best is None else found.best.plan
 
 
+def _add_runs(run: Wanted | None, asked: Asked, document: Document) -> None:
+    """Give every listed plan what the whole run takes with it, and the answer that of the first."""
+    from dmodel.training_run import of_run
+
+    if run is None:
+        return
+    for _, plan in named_plans(document):
+        plan |= flat(of_run(run, plan, asked))
+    if first := next(iter(document["exact"]), document.get("gradient")):
+        document |= {name: first[name] for name in ("days", "device_hours", "dollars", "run")}
+
+
 def _doubted(
-    job: DesignJob, asked: Asked, ways: Any, found: Design, document: Document
+    job: DesignJob,
+    asked: Asked,
+    ways: Any,
+    answer: tuple[Design, Limits],
+    document: Document,
 ) -> Document:
     """What is not known of the plans of an exact search. Intervals, the best under doubt, and what
     memory is worth."""
-    stated = stated_of(asked, ways.attention, ways.space, limits_of(job, asked)[0], job.objective)
+    found, limits = answer
+    stated = stated_of(asked, ways.attention, ways.space, limits, job.objective)
     add_intervals(asked, stated, found, document)
     return {
         "robust": robust(asked, stated, found),
@@ -74,7 +118,7 @@ def found_document(
     from dmodel.cost.memory import out_of_memory_probability
 
     document = {**asked.document(), **design_document(found, top), "assumptions": assumed}
-    spread = asked.profile.footprint_for(asked.stack).spread
+    spread = spread_of(asked)
     plans = [*document["exact"], *document["front"], document.get("gradient"), document["closest"]]
     for plan in filter(None, plans):
         needed, room = plan["memory_bytes_per_device"], plan["headroom_bytes"]
@@ -97,9 +141,13 @@ def bar() -> Iterator[Callable[[int, int], None] | None]:
         yield update
 
 
-def limits_of(job: DesignJob, asked: Asked) -> tuple[Limits, list[str]]:
-    """Budgets as limits of plans, for the tokens of the run; and what was assumed for them."""
+def limits_of(job: DesignJob, asked: Asked, run: Wanted | None) -> tuple[Limits, list[str]]:
+    """Memory at the risk that may be taken and budgets as limits of plans, for the tokens of the
+    run; and what was assumed for them."""
+    from dmodel.cost.memory import share_at_risk
     from dmodel.design import Limits
+
+    memory = share_at_risk(risk_of(job), spread_of(asked))
 
     budgets = {
         "deadline_s": job.budget_days and job.budget_days * DAY_S,
@@ -108,17 +156,39 @@ def limits_of(job: DesignJob, asked: Asked) -> tuple[Limits, list[str]]:
     }
     given = {name: float(value) for name, value in budgets.items() if value is not None}
     if not given:
-        return Limits(), []
-    if job.tokens is not None:
-        return Limits(tokens=job.tokens, **given), [f"{job.tokens:.4g} tokens"]
-    from dmodel import counts
-    from dmodel.codesign import DEFAULT, KINDS
+        return Limits(memory=memory), []
+    if run is not None:
+        return Limits(memory=memory, tokens=run.tokens, **given), [run.said]
+    from dmodel.tokens import by_data_law
 
-    law: Any = KINDS["data"][DEFAULT["data"]].law
-    tokens = float(law.ratio) * float(counts.active_parameters(asked.model)) ** float(law.exponent)
-    return Limits(tokens=tokens, **given), [
-        f"{tokens:.4g} tokens, by the data law (--tokens says otherwise)"
-    ]
+    tokens, said = by_data_law(asked.model)
+    return Limits(memory=memory, tokens=tokens, **given), [f"{said}; --tokens says otherwise"]
+
+
+def spread_of(asked: Asked) -> float:
+    """Standard deviation of the logarithm of what a device needs, about what is predicted [1]."""
+    return asked.profile.footprint_for(asked.stack).spread
+
+
+def memory_limit(job: DesignJob, asked: Asked, found: Design) -> Document:
+    """The risk that plans may have, the memory that they may need for it, and what this costs: the
+    share by which the best plan is worse than one that might need all memory; None where groups of
+    plans were left out, or no plan fits."""
+    from dmodel.cost.memory import share_at_risk
+
+    risk, spread = risk_of(job), spread_of(asked)
+    costs = None
+    if found.exact and found.filled is not None:
+        best = merit_of(found.objective, found.exact[0])
+        worse = best / found.filled - 1.0
+        costs = worse if worse > ROUNDING else 0.0
+    has = float(asked.cluster.chip.hbm_bytes)
+    return {
+        "max_risk": risk,
+        "usable_bytes": share_at_risk(risk, spread) * has,
+        "device_bytes": has,
+        "costs": costs,
+    }
 
 
 def worth(stated: Problem, found: Design) -> Document:
@@ -127,7 +197,7 @@ def worth(stated: Problem, found: Design) -> Document:
     from dmodel.design import exact
     from dmodel.design.search import MORE_MEMORY, with_more_memory
 
-    before, after = merit_of(stated, found.exact[0]), found.eased
+    before, after = merit_of(stated.objective, found.exact[0]), found.eased
     if after is None:
         again = exact(with_more_memory(stated), 1)
         after = float(again.merits[0]) if len(again.merits) else before
@@ -143,15 +213,15 @@ def worth(stated: Problem, found: Design) -> Document:
     }
 
 
-def merit_of(stated: Problem, c: Candidate) -> float:
-    """What the objective counts of a candidate: seconds, dollars or joules of a step."""
+def merit_of(objective: str, c: Candidate) -> float:
+    """What an objective counts of a candidate: seconds, dollars or joules of a step."""
     tokens = float(c.tokens_per_s) * float(c.step_time_s)
     each = {
         "time": float(c.step_time_s),
         "cost": float(c.dollars_per_token) * tokens,
         "energy": float(c.joules_per_token) * tokens,
     }
-    return each[stated.objective]
+    return each[objective]
 
 
 def stated_of(asked: Asked, attention: str, space: str, limits: Limits, objective: str) -> Problem:
@@ -255,14 +325,17 @@ def show_design(d: Document) -> None:
     """Table of the plans, the gap and the limit that decides."""
     from dmodel.cli.question import title
 
-    named = _named(d)
-    _show_plans(title(d), _rows(named))
+    named = named_plans(d)
+    _show_plans("\n".join([title(d), *sense_lines(d)]), _rows(named))
     show_lines(*_lines_of_search(d))
     if any("oom_probability" in p for _, p in named):
         show_lines(
             "Risk: that a device has too little memory after all, by how far memory of such "
             "software is off."
         )
+    show_lines(*_lines_of_risk(d))
+    if "run" in d:
+        show_lines(*run_lines(d["run"]))
     show_lines(*doubt_lines(d), *_lines_of_limits(d))
     show_lines(f"Assumed: {'; '.join(d['assumptions'])}")
 
@@ -286,7 +359,7 @@ def _show_plans(title: str, rows: list[list[str]]) -> None:
     show_table(title, header, table, right=right)
 
 
-def _named(d: Document) -> list[tuple[str, Document]]:
+def named_plans(d: Document) -> list[tuple[str, Document]]:
     """Plans of a document by what found them."""
     found = [(f"exact {i + 1}", p) for i, p in enumerate(d["exact"])]
     found += [(name, d[name]) for name in ("gradient", "closest") if d.get(name)]
@@ -320,6 +393,23 @@ def _lines_of_search(d: Document) -> list[str]:
     if d.get("gap") is not None:
         gap = percent(d["gap"], 2)
         lines.append(f"Gap of the gradient's plan to the exact optimum: {gap}")
+    return lines
+
+
+def _lines_of_risk(d: Document) -> list[str]:
+    """What plans may need at the risk that may be taken, and what this costs."""
+    limit = d.get("memory_limit")
+    if not limit:
+        return []
+    lines, risk = [], percent(limit["max_risk"])
+    usable, has = gib(limit["usable_bytes"]), gib(limit["device_bytes"])
+    costs = ""
+    if limit["costs"] is not None:
+        costs = f"; this costs {percent(limit['costs'], 2)}"
+    lines.append(f"Memory: plans may need {usable} of {has}, a risk of {risk} (--max-risk){costs}.")
+    if d["closest"] and not d["exact"]:
+        closest, its = d["closest"], percent(d["closest"]["oom_probability"])
+        lines.append(f"The least risky plan: {closest['label']}, a risk of {its}.")
     return lines
 
 

@@ -7,9 +7,19 @@ import math
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from dmodel.cli.design_options import FREE_BATCH, OF_LOSS, DesignJob, batch, device_range, freed
+from dmodel.cli.design_options import (
+    FREE_BATCH,
+    OF_LOSS,
+    DesignJob,
+    batch,
+    device_range,
+    freed,
+    risk_of,
+)
+from dmodel.cli.design_plan import spread_of
 from dmodel.cli.options import Job
 from dmodel.cli.output import Document, say
+from dmodel.cli.run_options import add_oddities
 from dmodel.errors import InputError
 
 if TYPE_CHECKING:
@@ -95,7 +105,7 @@ def question_of(
         asked.model,
         asked.coefficients,
         objective=job.objective,
-        limits=_limits(job).replace(loss=loss),
+        limits=_limits(job, asked).replace(loss=loss),
         free=free,
         devices=float(asked.devices),
         global_batch=float(asked.global_batch),
@@ -145,10 +155,12 @@ def _by_compute(
     )
 
 
-def _limits(job: DesignJob) -> Any:
+def _limits(job: DesignJob, asked: Asked) -> Any:
     from dmodel.codesign import Limits
+    from dmodel.cost.memory import share_at_risk
 
     return Limits(
+        memory=share_at_risk(risk_of(job), spread_of(asked)),
         seconds=None if job.budget_days is None else job.budget_days * DAY_S,
         dollars=job.budget_dollars,
         joules=job.budget_joules,
@@ -201,12 +213,21 @@ def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Documen
     }
     if found.found is None:
         return document | change_document(stated, found), None
+    _add_sense(document, job)
     if not ways.brief:
         document |= prices_document(stated, found.found) | influence_document(stated, found.found)
         document["robust"] = doubt_document(asked, stated, found.found)
     if ways.emit is None:
         return document, None
     return document, emitted(asked, stated, found.found, "shape" in document["free"], ways.emit)
+
+
+def _add_sense(document: Document, job: DesignJob) -> None:
+    """Say what the run has that published runs do not have."""
+    best, sizes = document["best"], document["best"]["sizes"]
+    tokens = document["quantities"]["tokens"]
+    batch_tokens = sizes["global_batch"] * sizes["seq_len"]
+    add_oddities(document, best["parameters"], batch_tokens, best["mfu"], tokens, job.loss)
 
 
 def _head(job: DesignJob, asked: Asked) -> Document:

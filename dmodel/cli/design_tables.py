@@ -4,6 +4,7 @@ decides, what would have to give way."""
 from __future__ import annotations
 
 from dmodel.cli.output import Document, digits, gib, percent, say, seconds, show_lines, show_table
+from dmodel.cli.run_options import sense_lines
 
 DAY_S = 86400.0
 
@@ -38,7 +39,7 @@ def show_run(d: Document) -> None:
         show_lines(head, "No design keeps the limits.")
         _show_nearest(d)
     else:
-        _show_sizes(head, d["sizes"])
+        _show_sizes("\n".join([head, *sense_lines(d)]), d["sizes"])
         _show_quantities(d)
         _show_best(d["best"])
     show_lines(f"Certificate: {d['certificate']}")

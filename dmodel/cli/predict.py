@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,11 +23,26 @@ from dmodel.cli.output import (
     show_table,
     stop,
 )
+from dmodel.cli.run_options import (
+    Amount,
+    Anyway,
+    Terms,
+    add_sense,
+    check_amount,
+    check_positive,
+    flat,
+    priced,
+    run_lines,
+    sense_lines,
+    stop_beyond_sense,
+    wanted_of,
+)
 from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from dmodel.asked import Asked
     from dmodel.question import Question
 
 Traces = Annotated[
@@ -45,8 +61,8 @@ Against = Annotated[
     typer.Option(
         metavar="NAME=VALUE,…",
         help=(
-            "A second plan, the first but for these (tp=8,pp=2,…): how likely is it that the "
-            "first one is faster?"
+            "A second plan, the first but for these (tp=8, system=B200-DGX, devices=256, …): "
+            "both by term, and how likely the first one is faster and cheaper."
         ),
     ),
 ]
@@ -64,17 +80,30 @@ Explain = Annotated[
 ]
 
 
-@takes(job=Job, degrees=Degrees)
+Peak = Annotated[
+    float | None,
+    typer.Option(
+        metavar="TFLOP/s",
+        help="Peak that utilization is over; default: the chip's dense one of the precision.",
+    ),
+]
+
+
+@takes(job=Job, degrees=Degrees, amount=Amount, terms=Terms)
 def command(
     traces: Traces = None,
     *,
     explain: Explain = None,
+    peak: Peak = None,
+    anyway: Anyway = False,
     against: Against = None,
     out: Out = None,
     strict: Strict = False,
     json: Json = False,
     job: Job,
     degrees: Degrees,
+    amount: Amount,
+    terms: Terms,
 ) -> None:
     """Predict the rows of a trace file, or one plan given by options."""
     if traces is None:
@@ -84,31 +113,48 @@ def command(
                 "one "
                 "plan, use --json"
             )
-        _one_plan(job, degrees, against, explain, strict, json)
+        check_amount(amount, terms)
+        check_positive("--peak", peak)
+        _one_plan(job, degrees, (amount, terms), peak, anyway, against, explain, strict, json)
     else:
-        for option, given in (("--against", against), ("--explain", explain)):
+        for option, given in (("--against", against), ("--explain", explain), ("--peak", peak)):
             if given is not None:
                 raise InputError(f"{option} is about one plan; leave it out, or the trace file")
-        _refuse_plan_options(job, degrees)
+        _refuse_plan_options(job, degrees, amount, terms)
         check_apart(out, traces)
         _rows(traces, job.profile, out, strict, json)
 
 
 def _one_plan(
-    job: Job, degrees: Degrees, other: str | None, term: str | None, strict: bool, json: bool
+    job: Job,
+    degrees: Degrees,
+    run: tuple[Amount, Terms],
+    peak: float | None,
+    anyway: bool,
+    other: str | None,
+    term: str | None,
+    strict: bool,
+    json: bool,
 ) -> None:
     from dmodel.cli.question import question_of
 
     question = question_of(job, degrees)
     ready()
-    document, show = _answered(question, job.profile, other, term)
+    document, show = _answered(question, job.profile, run, other, term)
+    if peak is not None:
+        document |= _over_peak(document, 1e12 * peak)
     deliver(document, json, show)
+    stop_beyond_sense(document, anyway)
     if strict:
         _stop_where_too_large(document)
 
 
 def _answered(
-    question: Question, profile: str | None, other: str | None, term: str | None
+    question: Question,
+    profile: str | None,
+    run: tuple[Amount, Terms],
+    other: str | None,
+    term: str | None,
 ) -> tuple[Document, Callable[[Document], None]]:
     """What is known of one plan, and how people see it."""
     from dmodel.asked import ask, laid, provenance
@@ -116,24 +162,31 @@ def _answered(
     from dmodel.cli.answer import show_answer
     from dmodel.cli.question import plan_document, short, title
     from dmodel.prediction import prediction
+    from dmodel.run import CONVENTION
 
-    asked = ask(question, profile)
+    asked = priced(ask(question, profile), run[1])
     found = prediction(asked, laid(asked, {}))
     say(provenance(asked))
     document = {
         **asked.document(),
         "plan": plan_document(found.plan),
         **found.document,
+        **flat(_whole(asked, found.document, *run)),
         "assumptions": [str(each) for each in found.assumptions],
     }
+    tokens = document.get("run", {}).get("tokens")
+    add_sense(document, asked, found.document["mfu"][CONVENTION], tokens, run[0].loss)
     if other is not None:
-        document["against"] = against(asked, found.plan, other, profile)
+        change = partial(priced, terms=run[1])
+        document["against"] = against(asked, found.plan, other, profile, change)
     if term is not None:
         document["explained"] = [each.document() for each in found.explained(term)]
 
     def show(d: Document) -> None:
-        show_lines(f"{title(d)}: {short(d['plan'])}", "")
+        show_lines(f"{title(d)}: {short(d['plan'])}", *sense_lines(d), "")
         show_answer(d)
+        if "run" in d:
+            show_lines(*run_lines(d["run"]))
         if "against" in d:
             show_against(d)
         if term is not None:
@@ -141,6 +194,36 @@ def _answered(
         show_lines("", "Assumed:", *(f"  {text}" for text in d["assumptions"]))
 
     return document, show
+
+
+MFU = ("mfu", "mfu_low", "mfu_high")
+"""Names of utilization in the answer, by convention each."""
+
+
+def _over_peak(d: Document, peak: float) -> Document:
+    """Utilization over a peak that is said, and what is to be said of that peak."""
+    own = d["peak_flops_per_s"]
+    names = [name for name in MFU if name in d]
+    over = {name: {rule: x * own / peak for rule, x in d[name].items()} for name in names}
+    if abs(peak / own - SPARSE) < 0.02 * SPARSE:
+        say(
+            f"--peak {peak / 1e12:g}: that is the peak with sparsity, which no training reaches; "
+            f"{d['accelerator']} has {own / 1e12:.0f} TFLOP/s for dense products in "
+            f"{d['precision']}"
+        )
+    return over | {"peak_flops_per_s": peak}
+
+
+SPARSE = 2.0
+"""Peak that data sheets print with structured sparsity over the dense one [1]."""
+
+
+def _whole(asked: Asked, answer: Document, amount: Amount, terms: Terms) -> Document | None:
+    """What the whole run takes; None where nothing says how long it is."""
+    from dmodel.training_run import of_run
+
+    run = wanted_of(asked, amount, terms)
+    return None if run is None else of_run(run, answer, asked)
 
 
 def _stop_where_too_large(document: Document) -> None:
@@ -153,10 +236,10 @@ def _stop_where_too_large(document: Document) -> None:
         stop(1)
 
 
-def _refuse_plan_options(job: Job, degrees: Degrees) -> None:
+def _refuse_plan_options(*records: Job | Degrees | Amount | Terms) -> None:
     """With a trace file the rows say what to predict: options that would be ignored are a
     mistake."""
-    given = [name for name in (*_given(job), *_given(degrees)) if name != "profile"]
+    given = [name for record in records for name in _given(record) if name != "profile"]
     if given:
         names = ", ".join(f"--{n.replace('_', '-')}" for n in given)
         raise InputError(
@@ -164,7 +247,7 @@ def _refuse_plan_options(job: Job, degrees: Degrees) -> None:
         )
 
 
-def _given(record: Job | Degrees) -> list[str]:
+def _given(record: Job | Degrees | Amount | Terms) -> list[str]:
     """Options that are not at their defaults."""
     default = record._field_defaults
     return [name for name, value in record._asdict().items() if value != default[name]]

@@ -177,7 +177,7 @@ def _held(system: Cluster, draft: Plan, batch: dict[str, Array], fixed: Any) -> 
     )
     buffers = draft_memory(model, buffer, footprint).buffers
     rest = first.total - first.activations - first.buffers + buffers
-    room = system.chip.hbm_bytes - rest - first.activations
+    room = system.chip.hbm_bytes * fixed["memory"] - rest - first.activations
     share = _share(least, most, room, first.activations - last.activations)
     sums = jnp.where(batch["reduces"] > 0.0, 1.0, _least_sums(draft, fixed["coefficients"]))
     summed = draft.having(gradient_bytes=draft.precision.gradient_bytes * sums)
@@ -257,7 +257,8 @@ def group_bounds(
     else:
         batch |= _freely_sharded(problem.space, rows, batch)
     batch |= _shares(problem.space, batch)
-    return sweep(_bound(problem.sharpness), batch, shared(problem), threads=threads)
+    fixed = shared(problem) | {"memory": float(problem.limits.memory)}
+    return sweep(_bound(problem.sharpness), batch, fixed, threads=threads)
 
 
 def _freely_sharded(

@@ -144,9 +144,11 @@ def violated(model: Model, plan: Plan) -> list[tuple[Constraint, float]]:
 
 
 class Limits(struct.PyTreeNode, kw_only=True):
-    """What a plan must keep besides the memory of its device; infinite = no limit.
+    """What a plan must keep; infinite = no limit.
 
     Attributes:
+      memory: share of the device's memory that a plan may need [1]; less than 1 leaves room for
+        what predictions of memory are off by (`dmodel.cost.memory.share_at_risk`).
       tokens: of the whole run, which deadline, dollars and joules are for [token]. deadline_s: its
         duration [s]. dollars: its rent [dollar]. joules: its energy, hosts and cooling with it [J].
         facility_watts: power of all devices, likewise [W].
@@ -154,6 +156,7 @@ class Limits(struct.PyTreeNode, kw_only=True):
         one domain of a network level [device].
     """
 
+    memory: Array = 1.0
     tokens: Array = 0.0
     deadline_s: Array = np.inf
     dollars: Array = np.inf
@@ -202,7 +205,7 @@ def uses(
             "memory",
             "byte",
             memory_bytes,
-            system.chip.hbm_bytes,
+            system.chip.hbm_bytes * limits.memory,
             "the fullest device holds what it must",
         ),
         Use("deadline", "s", duration, limits.deadline_s, "the run ends in time"),

@@ -47,7 +47,7 @@ class Design(struct.PyTreeNode, kw_only=True):
         relaxed plan, None without one.
       binding: the limit that decides, None when none does. closest: the plan that comes nearest to
       keeping the limits, when none does; remedies: then the nearest change of each kind that helps,
-      tried out. eased: `Ranking.eased`. method: one of `METHODS`.
+      tried out. eased, filled: as of `Ranking`. method: one of `METHODS`.
     """
 
     exact: tuple[Candidate, ...]
@@ -64,6 +64,7 @@ class Design(struct.PyTreeNode, kw_only=True):
     closest: Candidate | None
     remedies: tuple[Remedy, ...]
     eased: float | None = None
+    filled: float | None = None
     objective: str = struct.field(pytree_node=False, default="time")
     method: str = struct.field(pytree_node=False, default="exact")
 
@@ -304,6 +305,7 @@ def _counted(stated: Problem, found: Ranking | None) -> dict[str, Any]:
         "checked": found.evaluated,
         "feasible": found.feasible,
         "eased": found.eased,
+        "filled": found.filled,
     }
 
 

@@ -157,7 +157,7 @@ def binding(
         limits and its merit, where they are known.
     """
     if best is None and closest is not None:
-        return _missing(broken(problem, closest)[0], decided)
+        return _missing(problem, broken(problem, closest)[0], decided)
     if best is None or beyond is None or unlimited is None or best <= unlimited * (1.0 + 1e-9):
         return None
     uses = broken(problem, beyond)
@@ -170,12 +170,13 @@ def binding(
     return Binding(name=uses[0].name, unit=uses[0].unit, amount=0.0, message=text)
 
 
-def _missing(use: Use, decided: bool) -> Binding:
+def _missing(problem: Problem, use: Use, decided: bool) -> Binding:
     """The limit that keeps all plans, or all that were found, from fitting."""
     lacking, limit = float(np.max(-np.asarray(use.margin))), float(np.asarray(use.limit))
     amount, total, short = (shown(x, use.unit) for x in (lacking, lacking + limit, limit))
     what = "no plan fits" if decided else "no plan was found that fits, but not all were checked"
-    where = " on a device" if use.name == "memory" else ""
+    usable = " that plans may need" if float(problem.limits.memory) < 1.0 else ""
+    where = f"{usable} on a device" if use.name == "memory" else ""
     text = (
         f"{what}: {use.name} binds ({use.rule}); the plan that comes closest needs {total} of "
         f"{short}{where}, {amount} too much"
@@ -288,7 +289,7 @@ OF_RUN = {
 def _loosened(problem: Problem, closest: np.ndarray) -> list[Remedy]:
     """What each limit that the closest plan breaks would have to be with the others as they are;
     all of them together where none helps."""
-    uses = broken(problem, closest)
+    uses = [_of_device(problem, use) for use in broken(problem, closest)]
     each = [(use, _needed(problem, use.name, closest)) for use in uses]
     if alone := [
         _limit(use, needed, _instead(use, needed)) for use, needed in each if needed is not None
@@ -315,6 +316,14 @@ def _instead(use: Use, needed: float) -> str:
     )
 
 
+def _of_device(problem: Problem, use: Use) -> Use:
+    """A use of a whole device, of which plans may need a share."""
+    if use.name != "memory":
+        return use
+    share = float(problem.limits.memory)
+    return use._replace(amount=np.asarray(use.amount) / share, limit=np.asarray(use.limit) / share)
+
+
 def _needed(problem: Problem, name: str, closest: np.ndarray) -> float | None:
     """The least of a limited thing with which a plan keeps all other limits: of all plans for
     limits of the run, else of those that need little memory; None when there is no such plan."""
@@ -327,7 +336,7 @@ def _needed(problem: Problem, name: str, closest: np.ndarray) -> float | None:
         ).rows
         if not len(rows):
             return None
-    found = {u.name: u for u in all_uses(problem, rows)}
+    found = {u.name: _of_device(problem, u) for u in all_uses(problem, rows)}
     kept = violation(tuple(u for u in found.values() if u.name != name)) <= 0.0
     amounts = np.broadcast_to(np.asarray(found[name].amount, dtype=float), len(rows))[
         np.broadcast_to(kept, len(rows))

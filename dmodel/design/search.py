@@ -50,6 +50,8 @@ class Ranking(struct.PyTreeNode, kw_only=True):
       front: rows of the Pareto front, if asked for.
       eased: best merit if each device had `MORE_MEMORY` more; None without one, or where groups
         were left out.
+      filled: best merit if plans might need all memory of a device (`Limits.memory` of 1); None
+        without one, or where groups were left out.
     """
 
     rows: np.ndarray
@@ -63,6 +65,7 @@ class Ranking(struct.PyTreeNode, kw_only=True):
     front: np.ndarray | None = None
     beyond: np.ndarray | None = None
     eased: float | None = None
+    filled: float | None = None
 
 
 def with_more_memory(problem: Problem) -> Problem:
@@ -72,12 +75,18 @@ def with_more_memory(problem: Problem) -> Problem:
     return problem.replace(system=problem.system.replace(chip=grown))
 
 
+def with_all_memory(problem: Problem) -> Problem:
+    """The problem whose plans may need all memory of a device."""
+    return problem.replace(limits=problem.limits.replace(memory=1.0))
+
+
 class _Best:
     """The best rows so far: always the same for the same plans, whatever order they come in."""
 
     def __init__(self, problem: Problem, top: int, pareto: bool):
         self.problem, self.top = problem, top
         self.roomier, self.eased = with_more_memory(problem), np.inf
+        self.whole, self.filled = with_all_memory(problem), np.inf
         self.rows, self.merits = EMPTY, np.empty(0)
         self.evaluated = self.feasible = 0
         self.closest, self.least, self.beyond, self.unlimited = None, np.inf, None, np.inf
@@ -92,8 +101,8 @@ class _Best:
         """Take note of evaluated rows."""
         over, merit = excess(self.problem, rows, found), rank_key(merits(self.problem, found))
         fits = over <= 0.0
-        eased = merit[excess(self.roomier, rows, found) <= 0.0]
-        self.eased = min(self.eased, float(eased.min(initial=np.inf)))
+        self.eased = _least_that_fits(self.roomier, rows, found, merit, self.eased)
+        self.filled = _least_that_fits(self.whole, rows, found, merit, self.filled)
         self.evaluated, self.feasible = self.evaluated + len(rows), self.feasible + int(fits.sum())
         self.beyond, self.unlimited = _least(rows, merit, self.beyond, self.unlimited)
         self.closest, self.least = _least(rows, over, self.closest, self.least)
@@ -137,7 +146,16 @@ class _Best:
             front=None if self.front is None else self.front.rows,
             beyond=self.beyond if whole else None,
             eased=self.eased if whole and np.isfinite(self.eased) else None,
+            filled=self.filled if whole and np.isfinite(self.filled) else None,
         )
+
+
+def _least_that_fits(
+    problem: Problem, rows: np.ndarray, found: Evaluation, merit: np.ndarray, so_far: float
+) -> float:
+    """The least merit of rows that keep the limits of a problem, or the one so far."""
+    kept = merit[excess(problem, rows, found) <= 0.0]
+    return min(so_far, float(kept.min(initial=np.inf)))
 
 
 def _least(
