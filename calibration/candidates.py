@@ -12,7 +12,6 @@ import numpy as np
 from calibration.collect.tasks import make
 from calibration.collect.workload.spec import check, from_row
 from calibration.traces import Row, TraceTable, fingerprint
-from calibration.traces.questions import question_of
 from calibration.traces.reader import measured_time, problems
 from dmodel.errors import InputError
 from dmodel.question import degrees
@@ -65,7 +64,7 @@ def _powers(n: int) -> list[int]:
 
 def _others(row: Row) -> Iterator[Row]:
     """Other plans of a row's job: model, chip, software, devices and batch stay."""
-    at, devices = degrees(question_of(row)), int(row.known("n_accel"))
+    at, devices = degrees(row.question), int(row.known("n_accel"))
     rest = int(at.cp)
     if devices % rest:
         return
@@ -119,7 +118,7 @@ def other_plans(table: TraceTable, most: int, seed: int = 0) -> TraceTable:
 
 def _plan_of(row: Row) -> str:
     """Name of what is run, however it was written and whatever came out."""
-    at = degrees(question_of(row))
+    at = degrees(row.question)
     cells = {name: cell for name, cell in row.cells.items() if name not in MEASURED}
     filled = {name: f"{getattr(at, name):g}" for name in ("dp", "tp", "pp", "cp", "ep")}
     filled["micro_batch"] = f"{at.micro_batch or 1.0:g}"

@@ -7,12 +7,13 @@ at 0. Predictions leave it out again.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from calibration.pooling import Groups, Mixing, Parameters, Prior
+if TYPE_CHECKING:
+    from calibration.pooling import Groups, Mixing, Parameters, Prior
 
 LEAST_ROWS, ROW_STEP, GROUP_STEP = 16, 128, 8
 """Few rows are brought to a power of two from the least on, many to a multiple of the step; groups

@@ -3,7 +3,6 @@ accelerator and stack. Files of similar length share its record (`calibration.pa
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -12,12 +11,13 @@ import numpy as np
 from calibration.padding import longer, row_count
 from calibration.traces import Cases
 from dmodel.breakdown import TERMS, Breakdown
-from dmodel.coefficients import NAMES, Coefficients, from_unconstrained
+from dmodel.coefficients import Coefficients, from_unconstrained
 from dmodel.cost.memory import out_of_memory_probability
 from dmodel.footprint import Footprint, whole
 from dmodel.profiles import Profile, nearest
+from dmodel.profiles.record import Fitted
 from dmodel.recorded import Recorded
-from dmodel.records import Cluster, Model, Plan
+from dmodel.records import Cluster, Model, Plan, trimmed
 from dmodel.run import CONVENTION, mfu
 from dmodel.smooth import SHARPNESS
 from dmodel.step import memory_use, step_time
@@ -30,9 +30,9 @@ from dmodel.uncertainty import (
     features,
     misfit,
     parameter_sd,
+    points,
     scatter_of,
 )
-from dmodel.uncertainty import points as sigma_points
 
 
 class Predictions(NamedTuple):
@@ -97,35 +97,113 @@ MOST_ROWS = 2048
 """Rows that are predicted at once: what is between the steps has to fit a cache."""
 
 
-def evaluator(records: tuple, rows: int) -> Callable[[np.ndarray], dict[str, Any]]:
-    """Predictions of some rows, of their unconstrained coefficients `[coefficient, row]`.
+class Group(NamedTuple):
+    """Rows of one accelerator and stack, which have their coefficients in common.
 
-    Args:
-      records: system, model, plan, footprint and spread, leaves `[..., row]`.
+    Attributes:
+      profile: what predicts them. rows: their places. mean: its unconstrained coefficients `[C]`.
+      covariance: of these, None where the profile carries none. memory: what the stack holds.
     """
-    parts = [slice(i, min(i + MOST_ROWS, rows)) for i in range(0, rows, MOST_ROWS)]
-    size = row_count(rows) if len(parts) == 1 else MOST_ROWS
 
-    def cut(tree: Any, part: slice) -> Any:
-        return longer(jax.tree.map(lambda x: np.asarray(x)[..., part], tree), size)
+    profile: Profile
+    accelerator: str
+    stack: str
+    rows: list[int]
+    mean: np.ndarray
+    covariance: np.ndarray | None
+    memory: Fitted
 
-    def coefficients(z: np.ndarray, part: slice) -> Coefficients:
-        return from_unconstrained(cut(z, part))
 
-    some = np.zeros((len(NAMES), rows))
-    each = [
-        EVALUATE.varied(*cut(records, part), like=coefficients(some, part), sharpness=SHARPNESS)
-        for part in parts
+def groups_of(cases: Cases, profiles: list[Profile]) -> list[Group]:
+    """Rows by profile, accelerator and stack."""
+    labels = cases.labels
+    found: dict[tuple[int, str, str], list[int]] = {}
+    for i, (p, accelerator, stack) in enumerate(
+        zip(profiles, labels.accelerator.tolist(), labels.stack.tolist(), strict=True)
+    ):
+        found.setdefault((id(p), accelerator, stack), []).append(i)
+    return [
+        Group(
+            profile=(p := profiles[rows[0]]),
+            accelerator=accelerator,
+            stack=stack,
+            rows=rows,
+            mean=p.unconstrained(accelerator, stack),
+            covariance=covariance(p, accelerator, stack),
+            memory=p.footprint_for(stack),
+        )
+        for (_, accelerator, stack), rows in found.items()
     ]
 
-    def evaluated(z: np.ndarray) -> dict[str, Any]:
-        found = [
-            jax.tree.map(lambda x, n=part.stop - part.start: x[..., :n], of(coefficients(z, part)))
-            for of, part in zip(each, parts, strict=True)
-        ]
-        return jax.tree.map(lambda *xs: np.concatenate(xs, -1), *found)
 
-    return evaluated
+def sigma_points(groups: list[Group]) -> np.ndarray:
+    """Unconstrained coefficients to evaluate, `[point, C, group]`: the mean first, alone where no
+    group has a covariance; of a group without one it is all that there is."""
+    found = [
+        np.repeat(g.mean[:, None], 1 + 2 * len(g.mean), 1)
+        if g.covariance is None
+        else points(g.mean, g.covariance)
+        for g in groups
+    ]
+    known = any(g.covariance is not None for g in groups)
+    return np.stack(found, -1).swapaxes(0, 1)[: None if known else 1]
+
+
+def evaluated(
+    records: tuple, coefficients: Coefficients, of: np.ndarray
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Predictions of rows under the first of some coefficients, and their step times under each.
+
+    Args:
+      records: system, model, plan, footprint and spread, leaves `[..., row]`. coefficients: leaves
+        `[point, group]`. of: group of each row.
+    Returns:
+      As `_evaluate`, leaves `[row]`; step times `[point, row]` [s].
+    """
+    places = batches(records[1], len(of))
+    found = [_evaluated_batch(_rows_of(records, at), coefficients, of[at]) for at in places]
+    order = np.argsort(np.concatenate(places))
+    return jax.tree.map(lambda *xs: np.take(np.concatenate(xs, -1), order, -1), *found)
+
+
+def _rows_of(records: tuple, places: np.ndarray) -> tuple:
+    """Records of some rows, without kinds of layers that none of them has."""
+    system, model, *others = jax.tree.map(lambda x: x[..., places], records)
+    return (system, trimmed(model), *others)
+
+
+def batches(model: Model, rows: int) -> list[np.ndarray]:
+    """Places of rows that are predicted together. Of many rows those with the kinds of layers that
+    most have come apart from the others, whose parts they need no tables for."""
+    if rows <= MOST_ROWS // 2:
+        return [np.arange(rows)]
+    kinds = zip(model.shares, model.further, strict=True)
+    has = np.array([(np.asarray(a) > 0.0) | (np.asarray(b) > 0.0) for a, b in kinds])
+    _, kind, count = np.unique(has, axis=1, return_inverse=True, return_counts=True)
+    most = kind.ravel() == count.argmax()
+    parts = [np.flatnonzero(part) for part in (most, ~most) if part.any()]
+    return [part[i : i + MOST_ROWS] for part in parts for i in range(0, len(part), MOST_ROWS)]
+
+
+def _evaluated_batch(
+    records: tuple, coefficients: Coefficients, of: np.ndarray
+) -> tuple[dict[str, Any], np.ndarray]:
+    """As `evaluated`, of few enough rows: of very few, under several coefficients at once."""
+    rows, count = len(of), len(jax.tree.leaves(coefficients)[0])
+    once = min(max(MOST_ROWS // rows, 1), count)
+    size = row_count(rows * once)
+
+    def taken(start: int) -> Coefficients:
+        return longer(
+            jax.tree.map(lambda x: x[start : start + once, of].ravel(), coefficients), size
+        )
+
+    tiled = longer(jax.tree.map(lambda x: np.tile(x, once), records), size)
+    run = EVALUATE.varied(*tiled, like=taken(0), sharpness=SHARPNESS)
+    found = [run(taken(start)) for start in range(0, count, once)]
+    first = jax.tree.map(lambda x: x[:rows], found[0])
+    times = np.concatenate([each["total"][: rows * once] for each in found])
+    return first, times[: rows * count].reshape(count, rows)
 
 
 def assign(cases: Cases, profile: Profile | None) -> tuple[list[Profile], list[str]]:
@@ -147,23 +225,17 @@ def predict(cases: Cases, profile: Profile | None = None) -> Predictions:
     """
     enable_float64()
     profiles, reasons = assign(cases, profile)
-    labels = zip(
-        profiles, map(str, cases.labels.accelerator), map(str, cases.labels.stack), strict=True
-    )
-    z = np.stack([p.unconstrained(accelerator, stack) for p, accelerator, stack in labels], 1)
-    known = [
-        p.footprint_for(stack)
-        for p, stack in zip(profiles, map(str, cases.labels.stack), strict=True)
-    ]
-    footprint = jax.tree.map(lambda *values: np.array(values), *(f.footprint for f in known))
-    spread = np.array([f.spread for f in known])
-
-    evaluated = evaluator(
-        (cases.system, cases.model.replace(order=()), cases.plan, footprint, spread), len(cases)
-    )
-    found = evaluated(z)
+    groups = groups_of(cases, profiles)
+    of = np.empty(len(cases), int)
+    for i, group in enumerate(groups):
+        of[group.rows] = i
+    footprint = jax.tree.map(lambda *x: np.array(x)[of], *(g.memory.footprint for g in groups))
+    spread = np.array([g.memory.spread for g in groups])[of]
+    z = sigma_points(groups)
+    records = (cases.system, cases.model.replace(order=()), cases.plan, footprint, spread)
+    found, times = evaluated(records, _coefficients(z), of)
     memory = found["used"]
-    scale, parameter_sd = doubt(cases, profiles, lambda z: np.log(evaluated(z)["total"]), z)
+    scale, sd = doubt(cases, groups, times)
     return Predictions(
         step_time_s=found["total"],
         breakdown=Breakdown(**found["terms"]),
@@ -175,43 +247,28 @@ def predict(cases: Cases, profile: Profile | None = None) -> Predictions:
         profile=[p.name for p in profiles],
         reason=reasons,
         scale=scale,
-        parameter_sd=parameter_sd,
+        parameter_sd=sd,
         memory_spread=spread,
     )
 
 
-def doubt(
-    cases: Cases,
-    profiles: list[Profile],
-    log_time: Callable[[np.ndarray], np.ndarray],
-    z: np.ndarray,
-) -> tuple:
+def _coefficients(z: np.ndarray) -> Coefficients:
+    """Coefficients, leaves `[point, group]`, of unconstrained ones `[point, C, group]`."""
+    return from_unconstrained(z.swapaxes(0, 1))
+
+
+def doubt(cases: Cases, groups: list[Group], times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Student-t scale of ln(measured / predicted) of every row, and the coefficients' part of it
-    `[rows]`; NaN without a covariance.
+    `[row]`; NaN without a covariance.
 
     Args:
-      log_time: ln t `[rows]` of coefficients `[C, rows]`: called at every sigma point. z: the
-        coefficients of the prediction.
+      times: step time at every sigma point `[point, row]` [s].
     """
-    labels, place = cases.labels, features(cases.system, cases.model, cases.plan)
-    points = np.repeat(z[None], 2 * len(z) + 1, 0)
-    rest, known = np.full(len(cases), np.nan), np.zeros(len(cases), bool)
-    pairs: dict[tuple[int, str, str], list[int]] = {}
-    for i, (p, accelerator, stack) in enumerate(
-        zip(profiles, labels.accelerator.tolist(), labels.stack.tolist(), strict=True)
-    ):
-        pairs.setdefault((id(p), accelerator, stack), []).append(i)
-    for (_, accelerator, stack), rows in pairs.items():
-        p = profiles[rows[0]]
-        sigma = covariance(p, accelerator, stack)
-        if sigma is None:
-            continue
-        points[:, :, rows] = sigma_points(z[:, rows[0]], sigma).T[:, :, None]
-        rest[rows], known[rows] = (
-            misfit(scatter_of(p, stack), distance(p, stack, place[rows])),
-            True,
-        )
-    if not known.any():
-        return rest, rest
-    sd = np.where(known, parameter_sd(np.stack([log_time(each) for each in points])), np.nan)
+    place = features(cases.system, cases.model, cases.plan)
+    rest = np.full(len(cases), np.nan)
+    for g in groups:
+        if g.covariance is not None:
+            far = distance(g.profile, g.stack, place[g.rows])
+            rest[g.rows] = misfit(scatter_of(g.profile, g.stack), far)
+    sd = np.where(np.isnan(rest), np.nan, parameter_sd(np.log(times)))
     return np.hypot(sd, rest), sd

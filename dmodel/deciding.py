@@ -39,7 +39,7 @@ class Software(NamedTuple):
 
 def first_facts(question: Question, known: Mapping[str, Any]) -> Applied:
     """Facts of the layout and the machine, rules evaluated."""
-    found = _applied(question, known, _divided(question.text("stack"))[0])
+    found = _applied(question, known, _open_facts(question, known)[0])
     return found._replace(values=evaluated(found.values, known))
 
 
@@ -54,6 +54,42 @@ def _divided(name: str) -> tuple[tuple[Fact, ...], tuple[Fact, ...]]:
         if _holds_of(fact, same):
             (others if FIRST.isdisjoint({*fact.sets, *fact.means}) else first).append(fact)
     return tuple(first), tuple(others)
+
+
+WORDS = ("model", "chip", "generation", "tuning", "precision", "scaling", "attention")
+"""What many questions of a table have in common."""
+
+
+def _open_facts(
+    question: Question, known: Mapping[str, Any]
+) -> tuple[tuple[Fact, ...], tuple[Fact, ...]]:
+    """As `_divided`, without the facts that `WORDS` of the question rule out."""
+    name = question.text("stack")
+    return _with_words(name, tuple((word, known[word]) for word in _words_of(name)))
+
+
+@lru_cache(maxsize=1024)
+def _words_of(name: str) -> tuple[str, ...]:
+    """Those of `WORDS` that no fact of a stack changes."""
+    changed = {n for fact in described(name).facts for n in (*fact.sets, *fact.means)}
+    return tuple(word for word in WORDS if word not in changed)
+
+
+@lru_cache(maxsize=4096)
+def _with_words(
+    name: str, words: tuple[tuple[str, Any], ...]
+) -> tuple[tuple[Fact, ...], tuple[Fact, ...]]:
+    """Facts of `_divided` that may hold with some words, and what is left to ask of each."""
+    known = dict(words)
+    first, others = (
+        tuple(
+            fact._replace(tests=tuple(test for test in fact.tests if test[0] not in known))
+            for fact in facts
+            if _holds_of(fact, known)
+        )
+        for facts in _divided(name)
+    )
+    return first, others
 
 
 def _holds_of(fact: Fact, known: Mapping[str, Any]) -> bool:
@@ -72,8 +108,8 @@ def _applied(question: Question, known: Mapping[str, Any], facts: tuple[Fact, ..
 def evaluated(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     """Values with rules (`dmodel.layouts.RULES`) evaluated; what a rule leaves open is left out."""
     plain = _without_rules(values)
-    asked = {**LEAVES, **known, **plain}
     rules = {n: v for n, v in values.items() if isinstance(v, Rule)}
+    asked = {**LEAVES, **known, **plain} if rules else {}
     found = {n: layouts.RULES[r.name](asked, **r.arguments) for n, r in rules.items()}
     return plain | {n: v for n, v in found.items() if v is not None}
 
@@ -88,7 +124,7 @@ def software(question: Question, known: Mapping[str, Any], first: Applied) -> So
     Args:
       known: words of the question, its layout filled. first: facts of the layout.
     """
-    own = _applied(question, known, _divided(question.text("stack"))[1])
+    own = _applied(question, known, _open_facts(question, known)[1])
     seen = {**known, **_without_rules(own.values)}
     after = apply(consequences(), seen, frozenset(question.settings))
     values = evaluated({**own.values, **after.values}, known)

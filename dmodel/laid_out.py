@@ -112,13 +112,14 @@ def stage_leaves(
     said: list[Assumption],
 ) -> Laid:
     """How layers lie on stages."""
+    written, layers = written_stages(question), float(model.n_layers)
+    if at.pp <= 1.0:
+        return Laid(0.0, 0.0, (layers,))
     width = value(model, "d_ff", model.d_model)
     head = layouts.head_cost(*(float(x) for x in (model.d_model, width, model.vocab)))
-    layers, further = float(model.n_layers), float(model.layers - model.n_layers)
+    further = float(model.layers - model.n_layers)
     of = layouts.Pipeline(layers, head, at.pp, interleave, further, kinds_of(model))
-    found = layouts.stages(str(values.get("stages", "counted")), of, written_stages(question))
-    if at.pp <= 1.0:
-        return Laid(0.0, 0.0, (of.layers,))
+    found = layouts.stages(str(values.get("stages", "counted")), of, written)
     mean = (of.layers + of.n_mtp) / of.pp
     if found.said:
         text = f"the fullest stage holds {found.fullest:.4g} layers (mean {mean:.4g}), that with "
@@ -127,22 +128,24 @@ def stage_leaves(
     return Laid(found.fullest - mean, found.fullest - found.last, found.chunks)
 
 
-def written_stages(question: Question) -> list[float]:
+def written_stages(question: Question) -> tuple[float, ...]:
     """Layers of each stage as the question has them, none when open.
 
     Raises:
       InputError: these are no numbers of layers, one for each stage, that add up to the model's.
     """
-    text, pp = question.text("stage_layers"), degrees(question).pp
-    counts = [float(x) if x.isdecimal() else -1.0 for x in text.split()]
-    layers = question.known("n_layers")
-    if text and not _are_stages(counts, pp, layers):
+    text = question.text("stage_layers")
+    if not text:
+        return ()
+    pp, layers = degrees(question).pp, question.known("n_layers")
+    counts = tuple(float(x) if x.isdecimal() else -1.0 for x in text.split())
+    if not _are_stages(counts, pp, layers):
         expected = f"expected {pp:g} numbers (pp) that add up to n_layers = {layers:g}"
         raise InputError(f"stage_layers = {text!r}: {expected}")
     return counts
 
 
-def _are_stages(counts: list[float], pp: float, layers: float) -> bool:
+def _are_stages(counts: tuple[float, ...], pp: float, layers: float) -> bool:
     """Whether these are layers of each stage that add up to the model's."""
     return len(counts) == pp and min(counts) >= 0.0 and sum(counts) == layers
 

@@ -7,6 +7,7 @@ pipeline hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -158,7 +159,8 @@ STAGES: dict[str, Callable[[Pipeline], Stages]] = {
 """Ways to lay layers on stages, by the word that facts use."""
 
 
-def stages(way: str, of: Pipeline, written: Sequence[float] = ()) -> Stages:
+@lru_cache(maxsize=4096)
+def stages(way: str, of: Pipeline, written: tuple[float, ...] = ()) -> Stages:
     """Layers of the stages of a pipeline: as written, else by a way of `STAGES`.
 
     The one with the head may be the fullest. Without a pipeline all layers lie on one stage.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,50 +77,55 @@ def _by_element(function: Callable[[float], float]) -> Callable[..., Any]:
     return lambda p, x: made(x)
 
 
+ELEMENTS: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "add_any": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.true_divide,
+    "max": np.maximum,
+    "min": np.minimum,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": np.sign,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "square": np.square,
+    "exp": np.exp,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log1p": np.log1p,
+    "tanh": np.tanh,
+    "logistic": lambda x: np.exp(-np.logaddexp(0.0, -x)),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "pow": np.power,
+    "rem": np.fmod,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": np.logical_not,
+    "copy": lambda x: x,
+    "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
+}
+"""Operations that no parameter decides, of their operands."""
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
-    "add": _each(np.add),
-    "add_any": _each(np.add),
-    "sub": _each(np.subtract),
-    "mul": _each(np.multiply),
-    "div": _each(np.true_divide),
-    "max": _each(np.maximum),
-    "min": _each(np.minimum),
-    "neg": _each(np.negative),
-    "abs": _each(np.abs),
-    "sign": _each(np.sign),
-    "sqrt": _each(np.sqrt),
-    "rsqrt": _each(lambda x: 1.0 / np.sqrt(x)),
-    "square": _each(np.square),
-    "exp": _each(np.exp),
-    "expm1": _each(np.expm1),
-    "log": _each(np.log),
-    "log1p": _each(np.log1p),
-    "tanh": _each(np.tanh),
-    "logistic": _each(lambda x: np.exp(-np.logaddexp(0.0, -x))),
+    **{name: _each(function) for name, function in ELEMENTS.items()},
     "erf": _by_element(math.erf),
     "erfc": _by_element(math.erfc),
-    "floor": _each(np.floor),
-    "ceil": _each(np.ceil),
-    "round": _each(np.rint),
-    "pow": _each(np.power),
-    "rem": _each(np.fmod),
-    "eq": _each(np.equal),
-    "ne": _each(np.not_equal),
-    "lt": _each(np.less),
-    "le": _each(np.less_equal),
-    "gt": _each(np.greater),
-    "ge": _each(np.greater_equal),
-    "and": _each(np.logical_and),
-    "or": _each(np.logical_or),
-    "not": _each(np.logical_not),
-    "copy": _each(lambda x: x),
-    "clamp": _each(lambda low, x, high: np.minimum(np.maximum(x, low), high)),
     "select_n": _selected,
     "integer_pow": lambda p, x: np.power(x, float(p[0])),
     "convert_element_type": lambda p, x: np.asarray(x).astype(p[0]),
     "broadcast_in_dim": _broadcast,
-    "reshape": lambda p, x: np.reshape(x, p[0]),
-    "squeeze": lambda p, x: np.squeeze(x, p[0]),
+    "reshape": lambda p, x: x.reshape(p[0]),
+    "squeeze": lambda p, x: x.squeeze(p[0]),
     "transpose": lambda p, x: np.transpose(x, p[0]),
     "rev": lambda p, x: np.flip(x, p[0]),
     "slice": _sliced,
@@ -136,6 +142,12 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "cumsum": _cumsum,
 }
 """What each does with its parameters and operands."""
+
+
+def bound(name: str, parameters: Parameters) -> Callable[..., Any]:
+    """An operation with its parameters, of its operands."""
+    return ELEMENTS.get(name) or partial(OPERATIONS[name], parameters)
+
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "integer_pow": ("y",),

@@ -6,6 +6,7 @@ Files, the shell and the API all make a `Question`; `dmodel.resolve` turns it in
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -122,8 +123,22 @@ def degrees(question: Question) -> Degrees:
     Raises:
       InputError: the degrees do not multiply to the devices.
     """
-    devices = question.known("n_accel")
-    given = {name: question.number(name) for name in ("dp", "tp", "pp", "cp", "ep")}
+    said = (question.number(name) for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch"))
+    return _degrees(question.known("n_accel"), *said)
+
+
+@lru_cache(maxsize=4096)
+def _degrees(
+    devices: float,
+    dp: float | None,
+    tp: float | None,
+    pp: float | None,
+    cp: float | None,
+    ep: float | None,
+    micro_batch: float | None,
+) -> Degrees:
+    """As `degrees`, of what is said."""
+    given = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep}
     derived = _derived(given)
     assumed = _ones(given, derived)
     product = prod(_whole(given)[name] for name in ("dp", "tp", "pp", "cp"))
@@ -132,7 +147,6 @@ def degrees(question: Question) -> Degrees:
         assumed.append(_left(derived, devices / product))
     elif product != devices:
         raise InputError(_mismatch(given, product, devices))
-    micro_batch = question.number("micro_batch")
     return Degrees(**_whole(given), micro_batch=micro_batch, assumed=tuple(assumed))
 
 

@@ -12,6 +12,7 @@ import platform
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ import numpy as np
 
 from dmodel import entries
 from dmodel.entries import Entry
-from dmodel.operations import OPERATIONS, Unknown, operation
+from dmodel.operations import OPERATIONS, Unknown, bound, operation
 from dmodel.structures import nested, plain, told
 
 Tree = Any
@@ -70,22 +71,37 @@ class Run:
     def __init__(self, steps: Sequence[Step], kept: Iterable[int]) -> None:
         drops = unread(steps, kept)
         self.steps = [
-            (OPERATIONS[step.name], step, drop) for step, drop in zip(steps, drops, strict=True)
+            (bound(step.name, step.parameters), _reader(step.reads), step.writes, drop)
+            for step, drop in zip(steps, drops, strict=True)
         ]
 
-    def __call__(self, at: dict[int, Any]) -> dict[int, Any]:
-        """Values by place, those of the steps added and those that nobody reads any more left
+    def __call__(self, at: list[Any]) -> list[Any]:
+        """Values by place, those of the steps put in and those that nobody reads any more taken
         out."""
         with np.errstate(all="ignore"):
-            for operation, step, drop in self.steps:
-                found = operation(step.parameters, *[at[i] for i in step.reads])
-                if len(step.writes) == 1:
-                    at[step.writes[0]] = found
+            for function, read, writes, drop in self.steps:
+                found = function(*read(at))
+                if len(writes) == 1:
+                    at[writes[0]] = found
                 else:
-                    at.update(zip(step.writes, found, strict=True))
+                    for i, value in zip(writes, found, strict=True):
+                        at[i] = value
                 for i in drop:
-                    del at[i]
+                    at[i] = None
         return at
+
+
+def _reader(places: tuple[int, ...]) -> Callable[[list[Any]], Sequence[Any]]:
+    """What takes the values at some places."""
+    if len(places) == 1:
+        return itemgetter(slice(places[0], places[0] + 1))
+    return itemgetter(*places) if places else lambda at: ()
+
+
+def _places(record: Record) -> int:
+    """How many places a record has [count]."""
+    held = record.inputs + len(record.constants)
+    return 1 + max(held - 1, *(i for step in record.steps for i in step.writes), -1)
 
 
 class Ready:
@@ -97,10 +113,12 @@ class Ready:
 
     def __init__(self, record: Record) -> None:
         self.record, self.run = record, Run(record.steps, record.outputs)
+        self.places = _places(record)
 
     def __call__(self, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for inputs."""
-        at = self.run(dict(enumerate((*leaves, *self.record.constants))))
+        given = (*leaves, *self.record.constants)
+        at = self.run([*given, *[None] * (self.places - len(given))])
         return [np.asarray(at[i]) for i in self.record.outputs]
 
 
@@ -117,13 +135,17 @@ def varied(
         else:
             moved.update(step.writes)
             moving.append(step)
-    constants = enumerate(record.constants, record.inputs)
     read = {*record.outputs, *(i for step in moving for i in step.reads)}
-    known = Run(still, read)({**dict(enumerate(fixed)), **dict(constants)})
-    run = Run(moving, {*record.outputs, *known})
+    known: list[Any] = [None] * _places(record)
+    known[: len(fixed)] = fixed
+    known[record.inputs : record.inputs + len(record.constants)] = record.constants
+    known = Run(still, read)(known)
+    run = Run(moving, {*record.outputs, *(i for i, x in enumerate(known) if x is not None)})
 
     def of(last: Sequence[np.ndarray]) -> list[np.ndarray]:
-        at = run({**known, **dict(enumerate(last, len(fixed)))})
+        at = known.copy()
+        at[len(fixed) : record.inputs] = last
+        at = run(at)
         return [np.asarray(at[i]) for i in record.outputs]
 
     return of

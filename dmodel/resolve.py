@@ -7,7 +7,8 @@ stack's facts, the catalog or a rule, and every filling is an assumption of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -102,11 +103,12 @@ def _assembled(
 ) -> tuple[Cases, list[Part]]:
     whole, said = _completed(questions)
     parts = [part(question, texts) for question, texts in zip(whole, said, strict=True)]
-    model = counted.settled(stacked([part.model for part in parts]), whole, said)
+    model = counted.settled(_batch([part.model for part in parts], stacked), whole, said)
     again = recomputation.stacked([p.again for p in parts])
     plan = Plan.of(**_stacked(parts), **_static(parts))
     plan = recomputation.redone(again, model, plan)
-    cases = Cases(system=_systems(parts), model=model, plan=plan)
+    system = _batch([part.system for part in parts], _stacked_systems)
+    cases = Cases(system=system, model=model, plan=plan)
     cases = _fill_recompute(cases, parts, rule or cheapest_that_fits, again, said)
     cases = _overridden(cases, parts)
     return cases.replace(assumptions=tuple(map(tuple, said))), parts
@@ -146,16 +148,22 @@ def _shared_schedule(schedules: set[str]) -> str:
     return schedules.pop()
 
 
-def _systems(parts: Sequence[Part]) -> Cluster:
-    """Machines as one batch; each different one is stacked once, then gathered."""
-    unique = {id(part.system): part.system for part in parts}
+R = TypeVar("R", Cluster, Model)
+
+
+def _batch(records: Sequence[R], stack: Callable[[Sequence[R]], R]) -> R:
+    """Records as one batch; each different one, by identity, is stacked once, then gathered."""
+    unique = {id(record): record for record in records}
     place = {key: i for i, key in enumerate(unique)}
-    index = np.array([place[id(part.system)] for part in parts])
-    whole = jax.tree.map(
-        lambda *leaves: np.stack([np.asarray(x, np.float64) for x in leaves], axis=-1),
-        *unique.values(),
+    index = np.array([place[id(record)] for record in records])
+    return jax.tree.map(lambda leaf: leaf[..., index], stack([*unique.values()]))
+
+
+def _stacked_systems(systems: Sequence[Cluster]) -> Cluster:
+    """Machines as one batch."""
+    return jax.tree.map(
+        lambda *leaves: np.stack([np.asarray(x, np.float64) for x in leaves], axis=-1), *systems
     )
-    return jax.tree.map(lambda leaf: leaf[..., index], whole)
 
 
 def part(question: Question, said: list[Assumption]) -> Part:
@@ -164,6 +172,42 @@ def part(question: Question, said: list[Assumption]) -> Part:
     Raises:
       InputError: it has no shape, its degrees do not fit the devices, or its machine is unknown.
     """
+    found, texts = _part_of(_Said(question)) if question.model is None else _part(question)
+    said.extend(texts)
+    return found
+
+
+class _Said:
+    """A question without a shape of the caller's own, by what it says, wherever it stands."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.words = (
+            *question.columns.items(),
+            *((name, _fixed_list(value)) for name, value in question.settings.items()),
+            question.system,
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.words)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Said) and self.words == other.words
+
+
+def _fixed_list(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+@lru_cache(maxsize=4096)
+def _part_of(said: _Said) -> tuple[Part, tuple[Assumption, ...]]:
+    """As `_part`: a table's reader asks whether there is an answer before it is asked for."""
+    return _part(said.question)
+
+
+def _part(question: Question) -> tuple[Part, tuple[Assumption, ...]]:
+    """As `part`, with what fills blanks."""
+    said: list[Assumption] = []
     _check(question)
     at = degrees(question)
     chip = canonical("chips", question.text("accelerator"))
@@ -183,7 +227,7 @@ def part(question: Question, said: list[Assumption]) -> Part:
     laid = laid_out.stage_leaves(question, at, layout["interleave"], found.values, model, said)
     leaves |= {"stage_excess": laid.stage_excess, "head_displaces": laid.head_displaces}
     leaves |= layout | _fixed(question, said)
-    return Part(
+    found_part = Part(
         system=machine(question, question.text("accelerator"), found.values, said),
         model=model,
         leaves=leaves,
@@ -194,6 +238,7 @@ def part(question: Question, said: list[Assumption]) -> Part:
         overrides=_overrides(question),
         chunks=laid.chunks,
     )
+    return found_part, tuple(said)
 
 
 def _check(question: Question) -> None:
@@ -206,7 +251,7 @@ def _check(question: Question) -> None:
 
 def _neutral(values: Mapping[str, Any]) -> dict[str, float]:
     """Leaves as facts and settings have them, else as they are without any."""
-    return NEUTRAL | LEAVES | {n: float(values[n]) for n in LEAVES if n in values}
+    return NEUTRAL | LEAVES | {n: float(v) for n, v in values.items() if n in LEAVES}
 
 
 def _usual_bytes(values: Mapping[str, Any]) -> list[Assumption]:

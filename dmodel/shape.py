@@ -205,6 +205,16 @@ def _experts_of(question: Question) -> float:
     return max(question.number("n_experts") or 1.0, 1.0)
 
 
+DECIDE = (*FROM_MODEL, "seq_len", "model", "attention")
+"""Columns that decide a model."""
+
+SET = ("imbalance", "n_mtp", "packed_window", "adapters", "adapter_dropout")
+"""Settings that decide it, whoever says them."""
+
+SET_BY_QUESTION = ("tuning", *OF_PARTS)
+"""Those that do where the question itself says them."""
+
+
 def model(question: Question, settings: Mapping[str, Any], said: list[Assumption]) -> Model:
     """The model of a question whose columns are complete, float64 scalars.
 
@@ -216,6 +226,40 @@ def model(question: Question, settings: Mapping[str, Any], said: list[Assumption
       settings: what facts and the question set besides columns.
       said: assumptions, to be added to.
     """
+    by_facts, own = _picked(settings, SET), _picked(question.settings, SET_BY_QUESTION)
+    if question.model is not None:
+        asked = question._replace(settings=dict(own))
+        found, texts = _model(asked, dict(by_facts))
+    else:
+        found, texts = _model_of(_picked(question.columns, DECIDE), own, by_facts)
+    said.extend(texts)
+    return found
+
+
+Pairs = tuple[tuple[str, Any], ...]
+"""Names and values."""
+
+
+def _picked(values: Mapping[str, Any], names: Sequence[str]) -> Pairs:
+    """Those of some values that have one of the names; lists as tuples."""
+    found = ((name, values[name]) for name in names if name in values)
+    return tuple((n, tuple(x) if isinstance(x, list) else x) for n, x in found)
+
+
+@lru_cache(maxsize=2048)
+def _model_of(
+    columns: Pairs, own: Pairs, settings: Pairs
+) -> tuple[Model, tuple[Assumption, ...]]:
+    """The model that some columns and settings decide: many rows of a table share one."""
+    return _model(Question(dict(columns), dict(own)), dict(settings))
+
+
+def _model(
+    question: Question, settings: Mapping[str, Any]
+) -> tuple[Model, tuple[Assumption, ...]]:
+    """As `model`, of a question that says no more than what decides a model; with what fills its
+    blanks."""
+    said: list[Assumption] = []
     known = _own(question)
     shape = {n: question.known(n) for n in (*SIZES, "seq_len")}
     shape |= _heads(question, known, shape, said)
@@ -238,7 +282,7 @@ def model(question: Question, settings: Mapping[str, Any], said: list[Assumption
     if not found.trainable:
         found = found.replace(**adapters(settings, shape, said))
     own = {n: float(x) for n, x in question.settings.items() if n in OF_PARTS}
-    return jax.tree.map(np.float64, sized(found, **own))
+    return jax.tree.map(np.float64, sized(found, **own)), tuple(said)
 
 
 def _as_columns(known: Model, shape: Mapping[str, float]) -> Model:

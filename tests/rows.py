@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 
 from calibration.traces import read, to_cases
-from calibration.traces.questions import completed, question_of
+from calibration.traces.questions import completed
 from calibration.traces.table import Row
 from dmodel.question import Question
 from dmodel.resolve import Resolved, never_recompute, resolve
@@ -65,7 +65,7 @@ def one_case(folder: Path, **changes: str):
 
 def asked(**changes: str) -> Question:
     """The question of the good row, changed."""
-    return question_of(completed(Row("test", 2, {**GOOD, **changes})))
+    return completed(Row("test", 2, {**GOOD, **changes})).question
 
 
 def answered(**changes: str) -> Resolved:

@@ -21,7 +21,7 @@ from calibration.importers.found import (
 from calibration.importers.source import Source
 from calibration.micro.schema import COLLECTIVE
 from calibration.traces import COLUMNS, TraceTable, write
-from calibration.traces.questions import from_catalog, question_of
+from calibration.traces.questions import from_catalog
 from calibration.traces.reader import problems
 from calibration.traces.schema import SHAPE, misspelled
 from calibration.traces.table import Row
@@ -253,7 +253,7 @@ def _open_degrees(row: dict[str, str]) -> tuple[str, ...]:
     if blank == LAYOUT and row.get("zero_stage") != "3":
         return ("dp",) if devices != "1" else ()
     try:
-        degrees(question_of(Row("", 0, row)))
+        degrees(Row("", 0, row).question)
         return ()
     except InputError:
         open_ = ("dp",) if blank == LAYOUT else blank

@@ -10,7 +10,7 @@ from pathlib import Path
 from calibration.traces import schema
 from calibration.traces.files import Lines, expected, lines
 from calibration.traces.notes import advice
-from calibration.traces.questions import completed, question_of
+from calibration.traces.questions import completed
 from calibration.traces.systems import extend_beside
 from calibration.traces.table import HEADER, Problem, Row, TraceTable
 from dmodel.catalog.loader import nearest
@@ -18,8 +18,6 @@ from dmodel.catalog.stack import names as stacks
 from dmodel.catalog.stack import stack
 from dmodel.checks import problems as problems_of
 from dmodel.errors import InputError
-from dmodel.laid_out import written_stages
-from dmodel.machine import system_of
 from dmodel.question import degrees
 from dmodel.resolve import part
 
@@ -208,14 +206,11 @@ def _layout_unknown(row: Row) -> Iterator[str]:
 def _unanswerable(row: Row) -> Iterator[str]:
     """Settings, degrees and hardware that make no sense."""
     try:
-        question = question_of(row)
+        question = row.question
         wrong = problems_of(question)
         yield from wrong
         if not wrong:
-            written_stages(question)
-            system_of(question)
-        if row.settings and not wrong:
-            # what settings say together is found out by doing it
+            # what a row says together is found out by doing it
             part(question, [])
     except InputError as error:
         yield str(error)
@@ -247,7 +242,7 @@ def remarks(row: Row) -> Iterator[str]:
 
 def _uneven(row: Row) -> Iterator[str]:
     """Degrees that do not divide."""
-    plan = degrees(question_of(row))
+    plan = degrees(row.question)
     chunks = plan.pp * (row.number("interleave") or 1.0)
     if row.known("n_layers") % chunks and not row.text("stage_layers"):
         yield (

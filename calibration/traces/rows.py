@@ -8,7 +8,6 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from calibration.traces.questions import question_of
 from calibration.traces.reader import measured_time
 from calibration.traces.table import Row, TraceTable, fingerprint
 from dmodel import resolve, struct
@@ -88,7 +87,7 @@ def to_cases(table: TraceTable, rule: RuleOfRecompute | None = None) -> Cases:
             f"no usable row among {table.total}{_first_reason(table)}; expected at least one "
             "measured configuration"
         )
-    found = resolve.assemble([question_of(row) for row in table.rows], rule)
+    found = resolve.assemble([row.question for row in table.rows], rule)
     labels = _labels(table.rows)
     texts = np.empty(len(table.rows), dtype=object)
     texts[:] = [tuple(map(str, each)) for each in found.assumptions]
@@ -145,7 +144,7 @@ def group_of(row: Row) -> str:
     blank model counts by its shape.
     """
     if "composed" in row.flags:
-        at = degrees(question_of(row))
+        at = degrees(row.question)
         cell = (row.known("d_model"), at.tp, at.micro_batch or 1.0)
         return "|".join(["composed", row.text("source"), *(f"{x:g}" for x in cell)])
     shape = "x".join(f"{row.known(n):g}" for n in ("n_layers", "d_model", "d_ff"))

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from calibration.traces.schema import BY_NAME, NUMBERS, parse_number
 from dmodel.catalog.loader import known_name
 from dmodel.catalog.stack import stack
+from dmodel.columns import CONFIGURATION
 from dmodel.errors import InputError
+from dmodel.question import Question
 from dmodel.settings import parse
 
 
@@ -25,14 +28,23 @@ class Problem(NamedTuple):
         return f"{self.file}:{self.line}: {self.reason}"
 
 
-class Row(NamedTuple):
-    """One line of a file. cells: column → text as written ("" = blank); cells of later additions
-    stay. filled: blank columns of its shape → what the catalog has for its model."""
+FLAGS = {"lora": ("tuning", "lora"), "composed": ("composed", 1.0)}
+"""Flags that say how a configuration ran, as settings."""
+
+
+class _Line(NamedTuple):
+    """What a row is made of."""
 
     file: str
     line: int
     cells: Mapping[str, str]
     filled: Mapping[str, str] = {}
+
+
+class Row(_Line):
+    """One line of a file. cells: column → text as written ("" = blank); cells of later additions
+    stay. filled: blank columns of its shape → what the catalog has for its model. What it says is
+    worked out once."""
 
     def text(self, name: str) -> str:
         """A cell without surrounding blanks, filled where it is blank; "" when blank or when the
@@ -54,12 +66,28 @@ class Row(NamedTuple):
             )
         return value
 
-    @property
+    @cached_property
+    def question(self) -> Question:
+        """The question that a usable row asks: its cells, typed.
+
+        Raises:
+          InputError: as `settings`.
+          ValueError: a cell that is not what its column holds.
+        """
+        columns: dict[str, float | str] = {}
+        for column in CONFIGURATION:
+            if cell := self.text(column.name):
+                columns[column.name] = cell if column.kind == "text" else parse_number(column, cell)
+        columns |= {"stack": self.stack, "accelerator": self.accelerator}
+        settings: dict[str, Any] = dict(FLAGS[flag] for flag in self.flags if flag in FLAGS)
+        return Question(columns, {**settings, **self.settings}, where=f"{self.file}:{self.line}")
+
+    @cached_property
     def stack(self) -> str:
         """Canonical name of the software, with its variant; its source when blank."""
         return stack(self.text("stack") or self.text("source") or "unknown").name
 
-    @property
+    @cached_property
     def settings(self) -> Mapping[str, Any]:
         """What the column `set` says.
 
@@ -68,7 +96,7 @@ class Row(NamedTuple):
         """
         return parse(self.text("set"))
 
-    @property
+    @cached_property
     def accelerator(self) -> str:
         """The name of the chip in the catalog, by which coefficients are fitted, whichever is
         written; as written if it has none."""

@@ -101,7 +101,10 @@ class Fact(NamedTuple):
 
     def holds(self, words: Mapping[str, Any]) -> bool:
         """Whether all conditions hold of a question's words."""
-        return all(test(words.get(name)) for name, test in self.tests)
+        for name, test in self.tests:  # not by `all`: this is asked of every fact and row
+            if not test(words.get(name)):
+                return False
+        return True
 
     @property
     def text(self) -> str:

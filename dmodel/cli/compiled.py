@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from dmodel import entries
@@ -24,6 +25,22 @@ def ready() -> None:
     enable_float64()
     entries.speak_by(lambda words: say(f"dmodel: {words}"))
     keep_compiled_code()
+
+
+THREADS = "OPENBLAS_NUM_THREADS"
+"""How many threads numpy's linear algebra uses; it looks when it is loaded."""
+
+
+def load_numpy_for_small_matrices() -> None:
+    """Load numpy with linear algebra on one thread, unless the user says how many: on matrices as
+    small as covariances of coefficients, threads wait longer than they work. Without effect where
+    numpy is loaded already."""
+    if THREADS in os.environ:
+        return
+    os.environ[THREADS] = "1"
+    import numpy  # noqa: F401
+
+    del os.environ[THREADS]
 
 
 def keep_compiled_code() -> None:

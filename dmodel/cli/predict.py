@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dmodel.cli.compiled import ready
+from dmodel.cli.compiled import load_numpy_for_small_matrices, ready
 from dmodel.cli.options import Degrees, Job, Json, Strict, takes
 from dmodel.cli.output import (
     Document,
@@ -254,6 +254,7 @@ def _given(record: Job | Degrees | Amount | Terms) -> list[str]:
 
 
 def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json: bool) -> None:
+    load_numpy_for_small_matrices()
     from calibration.traces import read, write
     from dmodel.cli.noticed import say_notes
     from dmodel.cli.rows import faults, predicted, report_problems

@@ -313,8 +313,10 @@ def _filled(models: Sequence[Model], slots: Sequence, side: int, slot: Slot) -> 
 
 
 def trimmed(model: Model) -> Model:
-    """A model of plain numbers without the kinds of which it has no layer, nor their parts."""
-    used = [k for k, both in enumerate(zip(model.shares, model.further, strict=True)) if any(both)]
+    """A model of plain numbers, or of arrays of these, without the kinds of which it has no layer,
+    nor their parts."""
+    kinds = zip(model.shares, model.further, strict=True)
+    used = [k for k, both in enumerate(kinds) if any(np.any(x) for x in both)]
     if len(used) == len(model.pairs):
         return model
     sides = list(zip(*(model.pairs[k] for k in used), strict=True))
