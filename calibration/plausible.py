@@ -26,13 +26,12 @@ from calibration.traces.table import (
 from dmodel.catalog.loader import canonical, table
 from dmodel.catalog.systems import is_host_of_torus
 from dmodel.counted import settled
-from dmodel.counts import active_parameters, model_flops_per_token
+from dmodel.counts import model_flops_per_token, product_flops_per_token
 from dmodel.machine import system_of
 from dmodel.question import Question
-from dmodel.records import Cluster, Model, stacked
+from dmodel.records import Cluster, stacked
 from dmodel.shape import FROM_MODEL, OF_PARTS, model
 from dmodel.shape import completed as whole
-from dmodel.tables import parameter_groups
 from dmodel.units import GIB
 
 __all__ = ["FLAGGED", "IMPLAUSIBLE", "NOTED", "REFUSED", "Finding", "findings"]
@@ -148,7 +147,9 @@ def _flops(questions: Sequence[Question]) -> list[tuple[float, float]]:
     asked = [whole(Question(dict(columns), dict(words)))[0] for columns, words in different]
     found = settled(stacked([model(q, q.settings, []) for q in asked]), asked, [[] for _ in asked])
     most = AGAIN * np.asarray(model_flops_per_token(found, "6N+12Lhs"))
-    least, most = (np.broadcast_to(x, len(asked)).tolist() for x in (least_flops(found), most))
+    least, most = (
+        np.broadcast_to(x, len(asked)).tolist() for x in (product_flops_per_token(found), most)
+    )
     known = dict(zip(different, zip(least, most, strict=True), strict=True))
     return [known[shape] for shape in shapes]
 
@@ -157,19 +158,6 @@ def _shape(question: Question) -> tuple[tuple[tuple[str, Any], ...], ...]:
     """What says the model of a question, as a key."""
     pairs = ((question.columns, OF_SHAPE), (question.settings, OF_MODEL))
     return tuple(tuple((n, v) for n, v in of.items() if n in names) for of, names in pairs)
-
-
-def least_flops(model: Model) -> np.ndarray:
-    """Model FLOPs of one token that no implementation can do without [FLOP].
-
-    `6 N` with N the active parameters that take part in products: not the input embedding, which is
-    looked up, unless it is the output head too. Attention scores and recomputation are left out;
-    gradients of frozen weights are (4 for 6).
-    """
-    looked_up = np.asarray(parameter_groups(model).embedding * (1.0 - model.tied_embeddings))
-    further = np.asarray(model.n_mtp * model.vocab * model.d_model)
-    active = np.asarray(active_parameters(model)) + further - looked_up
-    return 2.0 * (2.0 + np.asarray(model.trainable)) * active
 
 
 # --- the checks of a run

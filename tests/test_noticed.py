@@ -11,14 +11,12 @@ import pytest
 
 from calibration.evaluate import fitted_rows
 from calibration.far_off import FAR, far_off
-from calibration.plausible import least_flops
 from calibration.predict import predict
 from calibration.same import maybe_fitted, repeated, written_otherwise
 from calibration.traces import TraceTable, published, read, split, to_cases
 from calibration.uncertainty.scatter import places
 from dmodel import profiles
-from dmodel.counts import parameters
-from tests.rows import table_file
+from dmodel.counts import parameters, product_flops_per_token
 from tests.test_cli import document, run, table
 
 SHAPES = [{"micro_batch": b, "global_batch": g} for b in ("1", "2") for g in ("64", "128")]
@@ -178,7 +176,9 @@ def test_least_work_is_that_of_the_products(tmp_path):
     cases = to_cases(read(path))
     assert np.asarray(cases.model.tied_embeddings).tolist() == [0.0, 1.0]
     n = np.asarray(parameters(cases.model))
-    np.testing.assert_allclose(least_flops(cases.model), [6.0 * (n[0] - 32000 * 4096), 4.0 * n[1]])
+    np.testing.assert_allclose(
+        product_flops_per_token(cases.model), [6.0 * (n[0] - 32000 * 4096), 4.0 * n[1]]
+    )
 
 
 # --- the same measurement twice, or another way

@@ -120,8 +120,8 @@ def _choose(
     from calibration.candidates import Asked
     from calibration.information import CRITERIA
     from calibration.traces import read
-    from dmodel.cli.question import choice
     from dmodel.cli.noticed import say_doubted
+    from dmodel.cli.question import choice
     from dmodel.cli.rows import report_problems
 
     choice("criterion", criterion, CRITERIA)
