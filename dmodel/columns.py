@@ -150,7 +150,7 @@ def parse_number(column: Column, cell: str) -> float:
     """
     value = _finite(column.name, cell)
     if column.least is None and value <= 0.0:
-        raise ValueError(f"{column.name}: expected a positive number, got {cell}")
+        raise ValueError(f"{column.name}: expected a positive number, got {_short(cell)}")
     value = (_whole if column.kind == "integer" else _ordinary)(column, value, cell)
     _check_allowed(column, value, cell)
     return value
@@ -160,11 +160,11 @@ def _finite(name: str, cell: str) -> float:
     try:
         value = float(cell)
     except ValueError:
-        raise ValueError(f"{name}: expected a plain number, got {cell!r}") from None
+        raise ValueError(f"{name}: expected a plain number, got {_short(cell)!r}") from None
     if not math.isfinite(value):
         raise ValueError(
-            f"{name}: expected a finite number, got {cell!r} (leave the cell blank where it is "
-            "unknown)"
+            f"{name}: expected a finite number, got {_short(cell)!r} (leave the cell blank where it "
+            "is unknown)"
         )
     return value
 
@@ -180,9 +180,11 @@ def _ordinary(column: Column, value: float, cell: str) -> float:
 def _check_allowed(column: Column, value: float, cell: str) -> None:
     """Refuse values below the least one of a column, or that are none of its few."""
     if column.least is not None and value < column.least:
-        raise ValueError(f"{column.name}: expected {column.least:g} or more, got {cell}")
+        raise ValueError(f"{column.name}: expected {column.least:g} or more, got {_short(cell)}")
     if column.allowed and f"{value:g}" not in column.allowed:
-        raise ValueError(f"{column.name}: expected {' or '.join(column.allowed)}, got {cell}")
+        raise ValueError(
+            f"{column.name}: expected {' or '.join(column.allowed)}, got {_short(cell)}"
+        )
 
 
 def _whole(column: Column, value: float, cell: str) -> float:
@@ -190,7 +192,7 @@ def _whole(column: Column, value: float, cell: str) -> float:
         raise ValueError(f"{column.name}: expected at most {column.most:g}, got {_short(cell)}")
     nearest = float(round(value))
     if abs(value - nearest) > NEARLY * max(nearest, 1.0):
-        raise ValueError(f"{column.name}: expected an integer, got {cell}")
+        raise ValueError(f"{column.name}: expected an integer, got {_short(cell)}")
     return nearest
 
 

@@ -187,7 +187,7 @@ def _bad_cells(row: Row) -> Iterator[str]:
             except ValueError as error:
                 yield str(error)
         elif column.allowed and _base(column.name, cell) not in column.allowed:
-            yield f"{column.name}: expected one of {', '.join(column.allowed)}, got {cell!r}"
+            yield f"{column.name}: expected one of {', '.join(column.allowed)}, got {cell[:60]!r}"
 
 
 def _blank_cells(row: Row) -> Iterator[str]:
