@@ -163,8 +163,8 @@ def _finite(name: str, cell: str) -> float:
         raise ValueError(f"{name}: expected a plain number, got {_short(cell)!r}") from None
     if not math.isfinite(value):
         raise ValueError(
-            f"{name}: expected a finite number, got {_short(cell)!r} (leave the cell blank where it "
-            "is unknown)"
+            f"{name}: expected a finite number, got {_short(cell)!r} (leave the cell blank where "
+            "it is unknown)"
         )
     return value
 

@@ -47,10 +47,11 @@ what causal kernels do."""
 
 
 def base(rng: random.Random) -> Table:
-    """A header and some rows of the published table."""
+    """A header and some rows of one source of the published table."""
     header, *rows = _published()
-    chosen = [list(row) for row in rng.sample(rows, rng.randint(2, 6))]
-    return [list(header), *chosen]
+    source = rng.choice(rows)[0]
+    of_source = [row for row in rows if row[0] == source]
+    return [list(header), *(list(row) for row in rng.choices(of_source, k=rng.randint(2, 6)))]
 
 
 def _published(cache: list[Table] = []) -> Table:  # noqa: B006
