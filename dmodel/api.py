@@ -6,6 +6,7 @@ here.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -28,6 +29,7 @@ from dmodel.types import enable_float64
 
 if TYPE_CHECKING:
     from calibration.evaluate import Evaluation
+    from calibration.traces import TraceTable
     from dmodel.cost.memory import Memory
     from dmodel.design import Design
     from dmodel.sensitivity import Elasticities
@@ -219,24 +221,44 @@ def sensitivity(found: Prediction, output: str = "step_time") -> Elasticities:
     return elasticities(asked.cluster, asked.model, plan, asked.coefficients, output, sort=True)
 
 
-def fit(traces: str | Path | list[str | Path], base: str | None = None, **how: Any) -> Profile:
+def _rows(traces: str | Path | list[str | Path]) -> TraceTable:
+    """Rows of files; a warning says which are set aside, and which can hardly be right."""
+    from calibration.traces import read
+
+    table = read(traces)
+    for said, problems in (("set aside", table.problems), ("flagged implausible", table.doubts)):
+        if problems:
+            text = f"{len(problems)} of {table.total} rows {said}, the first: {problems[0]}"
+            warnings.warn(text, stacklevel=3)
+    return table
+
+
+def fit(
+    traces: str | Path | list[str | Path],
+    base: str | None = None,
+    implausible: bool = False,
+    **how: Any,
+) -> Profile:
     """Coefficients fitted to measured configurations.
 
     Args:
       traces: files of rows, CSV or Parquet (`docs/data.md`).
       base: a profile to start from, which a few rows then move; None = nothing.
+      implausible: fit rows that can hardly be right too.
       how: as `calibration.fit.fit` takes it.
 
     Raises:
       InputError: a file that cannot be read, or without usable rows.
     """
     from calibration.fit import fit as fitted
-    from calibration.traces import read, to_cases
+    from calibration.traces import to_cases
+    from calibration.weights import believed
     from dmodel import profiles
 
     enable_float64()
     start = {} if base is None else {"base": profiles.load(base)}
-    return fitted(to_cases(read(traces)), **start, **how)
+    cases = to_cases(_rows(traces))
+    return fitted(believed(cases) if implausible else cases, **start, **how)
 
 
 def evaluate(
@@ -249,10 +271,10 @@ def evaluate(
     """
     from calibration.evaluate import evaluate as evaluated
     from calibration.predict import predict as predicted
-    from calibration.traces import read, to_cases
+    from calibration.traces import to_cases
     from dmodel import profiles
 
     enable_float64()
-    cases = to_cases(read(traces))
+    cases = to_cases(_rows(traces))
     chosen = profiles.load(profile) if isinstance(profile, str) else profile
     return evaluated(cases, predicted(cases, chosen).step_time_s)

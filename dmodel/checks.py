@@ -51,7 +51,20 @@ def layout(question: Question, at: Degrees, micro_batch: float, interleave: floa
             f"global_batch = {batch:g} is not divisible by dp·micro_batch = "
             f"{at.dp:g}·{micro_batch:g}: no whole number of micro-batches"
         )
+    yield from _tokens(batch, question.known("seq_len"))
     yield from _groups(question, at)
+
+
+TOKENS = 1e12
+"""Tokens of a step beyond which no run is meant: the largest published ones have some 1e8."""
+
+
+def _tokens(batch: float, length: float) -> Iterator[str]:
+    if batch * length > TOKENS:
+        yield (
+            f"global_batch · seq_len = {batch:g} · {length:g} = {batch * length:.3g} tokens a "
+            f"step: expected at most {TOKENS:g}; global_batch counts sequences"
+        )
 
 
 def _stages(at: Degrees, layers: float, interleave: float) -> Iterator[str]:

@@ -17,6 +17,10 @@ NEARLY = 1e-3
 LARGEST, SMALLEST, MOST = 1e9, 1e-9, 1e18
 """Largest count, and the range of other numbers: beyond it a cell is a slip."""
 
+MACHINES, CONTEXT, DEEP, WIDE = 1e7, 1e8, 1e5, 1e7
+"""Largest number of devices, tokens of a sequence, layers, and width or vocabulary: each some
+ten times what anybody has built or announced, or more."""
+
 
 class Column(NamedTuple):
     """One column.
@@ -25,7 +29,7 @@ class Column(NamedTuple):
       name: as in a header. kind: "text", "integer" or "real". unit: SI or a count.
       meaning: for people. required: a file's header must have it.
       least: smallest value allowed (None = any positive number, for numbers).
-      allowed: the only values allowed, or () when any will do.
+      allowed: the only values allowed, or () when any will do. most: largest count allowed.
     """
 
     name: str
@@ -35,6 +39,7 @@ class Column(NamedTuple):
     required: bool = False
     least: float | None = None
     allowed: tuple[str, ...] = ()
+    most: float = LARGEST
 
 
 def text(name: str, meaning: str, allowed: tuple[str, ...] = (), required: bool = False) -> Column:
@@ -43,10 +48,15 @@ def text(name: str, meaning: str, allowed: tuple[str, ...] = (), required: bool 
 
 
 def count(
-    name: str, meaning: str, required: bool = False, least: float = 1.0, unit: str = "count"
+    name: str,
+    meaning: str,
+    required: bool = False,
+    least: float = 1.0,
+    unit: str = "count",
+    most: float = LARGEST,
 ) -> Column:
     """A column of whole numbers."""
-    return Column(name, "integer", unit, meaning, required, least)
+    return Column(name, "integer", unit, meaning, required, least, (), most)
 
 
 def switch(name: str, meaning: str) -> Column:
@@ -63,8 +73,8 @@ CONFIGURATION: tuple[Column, ...] = (
     text("stack", "software that ran it, with its variant; blank = source"),
     text("model", "name of the model; of the catalog, blank columns of the shape are its own"),
     real("n_params", "count", "total parameters"),
-    count("n_layers", "layers"),
-    count("d_model", "width"),
+    count("n_layers", "layers", most=DEEP),
+    count("d_model", "width", most=WIDE),
     count("d_ff", "width of the MLP, of one expert for MoE"),
     switch(
         "gated_mlp",
@@ -77,12 +87,12 @@ CONFIGURATION: tuple[Column, ...] = (
         "head_dim",
         "size of one head; blank = the catalog's for a model that it knows, else d_model / n_heads",
     ),
-    count("vocab", "vocabulary"),
+    count("vocab", "vocabulary", most=WIDE),
     count("n_experts", "experts of one layer; blank or 0 = dense", least=0.0),
     count("top_k", "experts that each token visits; blank or 0 = dense", least=0.0),
-    count("seq_len", "tokens per sequence", unit="token"),
+    count("seq_len", "tokens per sequence", unit="token", most=CONTEXT),
     text("accelerator", "e.g. H100-80GB, A100-80GB, GB200, TPU-v5p", required=True),
-    count("n_accel", "devices in the run", True),
+    count("n_accel", "devices in the run", True, most=MACHINES),
     count(
         "accel_per_node",
         "devices per host; caps a blank domain_size where the fast domain is the host",
@@ -140,7 +150,7 @@ def parse_number(column: Column, cell: str) -> float:
     """
     value = _finite(column.name, cell)
     if column.least is None and value <= 0.0:
-        raise ValueError(f"{column.name}: expected a positive number, got {cell}")
+        raise ValueError(f"{column.name}: expected a positive number, got {_short(cell)}")
     value = (_whole if column.kind == "integer" else _ordinary)(column, value, cell)
     _check_allowed(column, value, cell)
     return value
@@ -150,11 +160,11 @@ def _finite(name: str, cell: str) -> float:
     try:
         value = float(cell)
     except ValueError:
-        raise ValueError(f"{name}: expected a plain number, got {cell!r}") from None
+        raise ValueError(f"{name}: expected a plain number, got {_short(cell)!r}") from None
     if not math.isfinite(value):
         raise ValueError(
-            f"{name}: expected a finite number, got {cell!r} (leave the cell blank where it is "
-            "unknown)"
+            f"{name}: expected a finite number, got {_short(cell)!r} (leave the cell blank where "
+            "it is unknown)"
         )
     return value
 
@@ -170,17 +180,19 @@ def _ordinary(column: Column, value: float, cell: str) -> float:
 def _check_allowed(column: Column, value: float, cell: str) -> None:
     """Refuse values below the least one of a column, or that are none of its few."""
     if column.least is not None and value < column.least:
-        raise ValueError(f"{column.name}: expected {column.least:g} or more, got {cell}")
+        raise ValueError(f"{column.name}: expected {column.least:g} or more, got {_short(cell)}")
     if column.allowed and f"{value:g}" not in column.allowed:
-        raise ValueError(f"{column.name}: expected {' or '.join(column.allowed)}, got {cell}")
+        raise ValueError(
+            f"{column.name}: expected {' or '.join(column.allowed)}, got {_short(cell)}"
+        )
 
 
 def _whole(column: Column, value: float, cell: str) -> float:
-    if value > LARGEST:
-        raise ValueError(f"{column.name}: expected at most {LARGEST:g}, got {_short(cell)}")
+    if value > column.most:
+        raise ValueError(f"{column.name}: expected at most {column.most:g}, got {_short(cell)}")
     nearest = float(round(value))
     if abs(value - nearest) > NEARLY * max(nearest, 1.0):
-        raise ValueError(f"{column.name}: expected an integer, got {cell}")
+        raise ValueError(f"{column.name}: expected an integer, got {_short(cell)}")
     return nearest
 
 

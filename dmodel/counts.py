@@ -60,6 +60,18 @@ def model_flops_per_token(model: Model, convention: str = "6N+12Lhs") -> Array:
     return 6.0 * (active_parameters(model) + again) + 0.5 * c * core
 
 
+def product_flops_per_token(model: Model) -> Array:
+    """Model FLOPs of one trained token that no implementation can do without [FLOP].
+
+    `6 N` with N the active parameters that take part in products: not the input embedding, which is
+    looked up, unless it is the output head too. Attention scores and recomputation are left out,
+    and so are gradients of frozen weights (4 for 6).
+    """
+    looked_up = parameter_groups(model).embedding * (1.0 - model.tied_embeddings)
+    further = model.n_mtp * model.vocab * model.d_model
+    return 2.0 * (2.0 + model.trainable) * (active_parameters(model) + further - looked_up)
+
+
 def attention_flops(model: Model, plan: Plan) -> Array:
     """FLOPs of the forward core of the mean layer: scores and sums of attention, scans [FLOP]."""
     cores = layer(model, plan).cores

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ from dmodel.coefficients import from_unconstrained
 from dmodel.cost.memory import Memory, out_of_memory_probability
 from dmodel.counts import CONVENTIONS
 from dmodel.energy import GRID_KG
+from dmodel.errors import InputError
 from dmodel.footprint import whole
 from dmodel.question import Assumption
 from dmodel.recorded import Recorded
@@ -71,6 +73,7 @@ def answer(asked: Asked, plan: Plan, chunks: Sequence[float] = ()) -> Document:
     drawn = _drawn(asked)
     found, *_ = draws = _outcomes(asked, plan, drawn)
     out = found["outputs"]
+    _check_physics(asked, plan, out["step_time_s"], out["memory_bytes"])
     # a compiled function gives dictionaries back by alphabet; people read causes and purposes in
     # their own order
     purposes = [f"{field.name}_bytes" for field in fields(Memory)]
@@ -95,6 +98,27 @@ def answer(asked: Asked, plan: Plan, chunks: Sequence[float] = ()) -> Document:
         "dollars_per_million_tokens": 1e6 * out["dollars_per_token"],
         **_ends(asked, plan, found, draws[1:]),
     }
+
+
+def _check_physics(asked: Asked, plan: Plan, step_time_s: float, memory_bytes: float) -> None:
+    """Refuse an answer that no machine can give: a time [s] or a memory [byte] that is no positive
+    number, or products of more FLOP/s than the chips have.
+
+    Raises:
+      InputError: with the figure that cannot be.
+    """
+    figures = {"step time [s]": step_time_s, "memory of a device [byte]": memory_bytes}
+    wrong = [f"{name} {x:.4g}" for name, x in figures.items() if not 0.0 < x < inf]
+    rate = (
+        run.least_utilization(asked.cluster, asked.model, plan, step_time_s) if not wrong else 0.0
+    )
+    if rate > 1.0:
+        wrong.append(f"products of {rate:.4g} times the chips' peak FLOP/s")
+    if wrong:
+        raise InputError(
+            f"no machine does what is asked: predicted {', '.join(wrong)}; some value lies outside "
+            "of the range of the model"
+        )
 
 
 def _by_stage(

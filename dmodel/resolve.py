@@ -21,7 +21,18 @@ from dmodel.errors import InputError
 from dmodel.machine import machine
 from dmodel.question import Assumption, Question, degrees, words
 from dmodel.records import LEAVES as PLAN_LEAVES
-from dmodel.records import NEEDS, OF_MODEL, Cluster, Model, Plan, having, leaf, stacked, value
+from dmodel.records import (
+    NEEDS,
+    OF_MODEL,
+    PLACEMENT,
+    Cluster,
+    Model,
+    Plan,
+    having,
+    leaf,
+    stacked,
+    value,
+)
 from dmodel.types import Array
 
 OPERAND_BYTES = {
@@ -232,13 +243,28 @@ def _part(question: Question) -> tuple[Part, tuple[Assumption, ...]]:
         model=model,
         leaves=leaves,
         schedule=laid_out.schedule(found.values, layout["interleave"]),
-        placement=found.values.get("placement"),
+        placement=_placement(found.values),
         again=again,
         open_recompute=_is_open(question, found.values, again),
         overrides=_overrides(question),
         chunks=laid.chunks,
     )
     return found_part, tuple(said)
+
+
+def _placement(values: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The order of the groups on the network; None where nothing says it.
+
+    Raises:
+      InputError: a group is missing, named twice or unknown.
+    """
+    placement = values.get("placement")
+    if placement is not None and sorted(placement) != sorted(PLACEMENT):
+        raise InputError(
+            f"placement: expected {', '.join(PLACEMENT)} in some order; got "
+            f"{', '.join(placement) or 'nothing'}"
+        )
+    return placement
 
 
 def _check(question: Question) -> None:

@@ -56,6 +56,13 @@ def mfu(
     )
 
 
+def least_utilization(system: Cluster, model: Model, plan: Plan, step_time_s: Array) -> Array:
+    """Share of the chips' peak rate that the products of a step ask for at least, in a time [1]:
+    more than 1 cannot be (`counts.product_flops_per_token`)."""
+    work = tokens_per_step(model, plan) * counts.product_flops_per_token(model)
+    return work / (plan.devices * system.chip.flops_per_s * step_time_s)
+
+
 def exposed_share(breakdown: Breakdown) -> Array:
     """Share of the step that waits for communication which nothing hides [1]."""
     return breakdown.exposed_communication / breakdown.total

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dmodel.catalog.loader import nearest, table
-from dmodel.columns import BY_NAME, base_precision, parse_number
+from dmodel.columns import BY_NAME, MOST, base_precision, parse_number
 from dmodel.errors import InputError
 from dmodel.question import Question
 
@@ -97,10 +97,20 @@ def _number(name: str, text: str) -> float:
         raise InputError(f"{name}: expected a finite number, got {text!r}")
     if found < 0.0:
         raise InputError(f"{name}: expected a number from 0 on, got {text}")
+    if name.endswith(OF_A_NUMBER) and found and not LEAST_BYTES <= found <= MOST_BYTES:
+        raise InputError(
+            f"{name}: expected 0, or {LEAST_BYTES:g} to {MOST_BYTES:g} bytes, got {text}"
+        )
+    if found > MOST:
+        raise InputError(f"{name}: expected at most {MOST:g}, got {text}")
     if found > 1.0 and described(name)["meaning"].startswith(UP_TO_ONE):
         raise InputError(f"{name}: expected a number from 0 to 1, got {text}")
     return found
 
+
+OF_A_NUMBER, LEAST_BYTES, MOST_BYTES = "_bytes", 0.1, 1e3
+"""How names of bytes of one number end (a parameter with all its states, an operand, a logit), and
+what they may be."""
 
 UP_TO_ONE = ("share ", "1 = ")
 """How meanings of shares and of switches begin."""

@@ -38,7 +38,7 @@ from tests.rows import GOOD, one_case, table_file
         ({"tp": "3", "n_accel": "48"}, "tp = 3 does not divide n_heads = 32"),
         ({"pp": "64", "n_accel": "2048"}, "a stage would have no layer"),
         ({"interleave": "32"}, "chunks would have no layer"),
-        ({"d_model": "1e300"}, "d_model: expected at most 1e+09"),
+        ({"d_model": "1e300"}, "d_model: expected at most 1e+07"),
         ({"vocab": "9" * 400}, "vocab: expected a finite number"),
         ({"n_params": "1e300"}, "n_params: expected a number from 1e-09 to 1e+18"),
         ({"step_time_s": "1e-300"}, "step_time_s: expected a number from 1e-09"),
@@ -144,18 +144,14 @@ def test_mild_things_are_notes_and_the_row_is_used(tmp_path):
     rows = [
         {"n_layers": "33"},
         {"micro_batch": "1.99999"},
-        {"tokens_per_s_per_accel": "1000"},
         {"flag": "odd"},
     ]
     table = read(table_file(tmp_path, *rows))
-    assert len(table.rows) == 4 and not table.problems
+    assert len(table.rows) == 3 and not table.problems
     texts = [note.reason for note in table.notes]
-    assert [n.line for n in table.notes] == [2, 3, 4, 5]
+    assert [n.line for n in table.notes] == [2, 3, 4]
     assert all(
-        word in text
-        for word, text in zip(
-            ("uneven", "read as 2", "step_time_s counts", "odd"), texts, strict=True
-        )
+        word in text for word, text in zip(("uneven", "read as 2", "odd"), texts, strict=True)
     )
 
 

@@ -170,15 +170,16 @@ def batch(text: str | None) -> int | None:
 
 def _count(name: str, text: str) -> int:
     """A count out of an option's text; the bounds are those of all counts."""
-    from dmodel.cli.question import LARGEST
+    from dmodel.cli.question import largest
 
+    most = largest(name.replace("-", "_"))
     try:
         value = int(text)
     except ValueError:
         value = 0
-    if not 1 <= value <= LARGEST:
+    if not 1 <= value <= most:
         kind = " or MIN:MAX" if name == "devices" else " or free"
-        raise InputError(f"--{name}: expected an integer from 1 to {LARGEST:,}{kind}, got {text!r}")
+        raise InputError(f"--{name}: expected an integer from 1 to {most:,}{kind}, got {text!r}")
     return value
 
 

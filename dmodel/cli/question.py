@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from dmodel.question import Question
     from dmodel.records import Plan
 
-LARGEST = 10**9
-"""No count of an option is larger: beyond it a typing mistake is likelier than a machine."""
-
 COLUMNS = {"devices": "n_accel", "zero": "zero_stage"}
 """Options whose column has another name."""
 
@@ -201,12 +198,21 @@ def plan(asked: Asked, degrees: Degrees) -> tuple[Plan, list[str]]:
 
 
 def check_count(name: str, value: int | None, least: int = 1) -> None:
-    """Refuse what is no count from `least` on."""
-    if value is not None and not least <= value <= LARGEST:
+    """Refuse what is no count from `least` on, or more than its column takes: beyond it a typing
+    mistake is likelier than a machine."""
+    most = largest(name)
+    if value is not None and not least <= value <= most:
         raise InputError(
-            f"--{name.replace('_', '-')}: expected an integer from {least} to {LARGEST:,}, got "
-            f"{value}"
+            f"--{name.replace('_', '-')}: expected an integer from {least} to {most:,}, got {value}"
         )
+
+
+def largest(name: str) -> int:
+    """The most that a count of an option may be: what its column takes."""
+    from dmodel.columns import BY_NAME, LARGEST
+
+    column = BY_NAME.get(COLUMNS.get(name, name))
+    return int(LARGEST if column is None else column.most)
 
 
 def choice(name: str, value: str, allowed: Sequence[str]) -> str:
