@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibration.traces import reader
-from calibration.traces.questions import completed, question_of
+from calibration.traces.questions import completed
 from calibration.traces.table import (
     FLAGGED,
     IMPLAUSIBLE,
@@ -85,7 +85,7 @@ def doubts(rows: Sequence[Row]) -> list[list[Finding]]:
     """What physics says of each of some rows whose cells make sense."""
     if not rows:
         return []
-    questions = [question_of(row) for row in rows]
+    questions = [row.question for row in rows]
     runs = (
         _Run(row, question, system_of(question), *flops, reader.measured_time(row))
         for row, question, flops in zip(rows, questions, _flops(questions), strict=True)
