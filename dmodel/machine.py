@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from dmodel.catalog.loader import canonical
+from dmodel.catalog.chips import known_as
+from dmodel.catalog.loader import edition, known_name, table
+from dmodel.catalog.quantities import changed
 from dmodel.catalog.systems import host_size, system_for
 from dmodel.deciding import first_facts
 from dmodel.question import Assumption, Question, degrees, words
@@ -18,14 +20,32 @@ def machine(
 ) -> Cluster:
     """Chip and network: the question's own system, else the one that stack or chip imply."""
     name = question.system or str(values.get("system", ""))
+    said.extend(_notes(question, chip, name))
     given = question.number("domain_size")
-    base = _looked_up(chip, name, None, question.precision, question.system != "")
+    base = _looked_up(chip, name, None, question.precision, question.system != "", edition())
     inner = None if given else _of_a_host(question, values, base)
     if given is None and not question.system:
         whose = "the catalog's" if inner is None else f"{inner:g}, the devices of a host"
         said.append(Assumption(f"domain_size blank: {whose}"))
     size = given or inner
-    return base if size is None else _looked_up(chip, name, size, question.precision, False)
+    if size is not None:
+        base = _looked_up(chip, name, size, question.precision, False, edition())
+    return changed(base, question.settings, name)
+
+
+def _notes(question: Question, chip: str, system: str) -> list[Assumption]:
+    """What is to be said of a machine: announced figures, what its file leaves out, doubts."""
+    found = []
+    for kind, name in (("chips", chip), ("systems", system)):
+        main = known_name(kind, name) if name else None
+        entry = {} if main is None else table(kind)[main]
+        found += [Assumption(text) for text in entry.get("notes", ())]
+        if kind == "chips" and "announced" in entry:
+            found.append(Assumption(f"{main}: figures as announced", date=entry["announced"]))
+        own = entry.get("chip")
+        if own is not None and question.system and known_name("chips", chip) != own:
+            found.append(Assumption(f"{main} with {known_name('chips', chip)} in place of {own}"))
+    return found
 
 
 def _of_a_host(question: Question, values: Mapping[str, Any], base: Cluster) -> float | None:
@@ -41,14 +61,14 @@ def system_of(question: Question) -> Cluster:
       InputError: unknown accelerator or system, or a precision that the chip lacks.
     """
     at = degrees(question)
-    chip = canonical("chips", question.text("accelerator"))
+    chip = known_as(question.text("accelerator"))
     found = first_facts(question, words(question, at, chip))
     return machine(question, question.text("accelerator"), found.values, [])
 
 
 @lru_cache(maxsize=4096)
 def _looked_up(
-    chip: str, name: str, domain_size: float | None, precision: str, whole: bool
+    chip: str, name: str, domain_size: float | None, precision: str, whole: bool, edition: int
 ) -> Cluster:
-    """A system of the catalog; whole: with all levels of its network."""
+    """A system of the catalog in its state of an edition; whole: with all levels of its network."""
     return system_for(chip, name, domain_size, precision, whole=whole)

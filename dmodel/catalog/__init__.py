@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from dmodel.catalog import chips as _chips
 from dmodel.catalog import model_names as _models
+from dmodel.catalog import own as _own  # noqa: F401  takes in files wherever names are
 from dmodel.catalog import systems as _systems
-from dmodel.catalog.added import extend
 from dmodel.catalog.chips import chip, precisions
 from dmodel.catalog.loader import Entry, table
 from dmodel.catalog.systems import default_system, system, system_for
@@ -23,7 +23,6 @@ __all__ = [
     "chip",
     "default_system",
     "entries",
-    "extend",
     "names",
     "precisions",
     "system",

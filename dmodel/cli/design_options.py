@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from dmodel.cli.options import JOB, Job, ProfileOption
+from dmodel.cli.options import JOB, Chip, Job, ProfileOption, System
 from dmodel.errors import InputError
 
 RUN, SEARCH = "The run (frees its sizes and searches them together with the plan)", "The search"
@@ -30,9 +30,8 @@ TOP = 5
 class DesignJob(NamedTuple):
     """What is to be trained, on what, and what may be chosen."""
 
-    system: Annotated[
-        str | None, typer.Option(help="System of the catalog, e.g. H100-DGX.", rich_help_panel=JOB)
-    ] = None
+    system: System = None
+    chip: Chip = None
     devices: Annotated[
         str | None,
         typer.Option(
@@ -269,6 +268,7 @@ def fixed_job(job: DesignJob) -> Job:
     span = device_range(job.devices)
     return Job(
         system=job.system,
+        chip=job.chip,
         devices=None if span is None else span[1],
         model=job.model,
         seq_len=job.seq_len,

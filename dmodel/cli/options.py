@@ -38,12 +38,32 @@ JOB, PLAN = "The job", "The plan (dp · tp · pp · cp = devices)"
 """Headings of the options in the help."""
 
 
+System = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE.toml",
+        help=(
+            "System of the catalog, e.g. H100-DGX, or a file of your own: `dmodel catalog systems "
+            "NAME --toml` prints a start."
+        ),
+        rich_help_panel=JOB,
+    ),
+]
+Chip = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE.toml",
+        help="Chip in place of the system's own, or alone, in the system where it usually stands.",
+        rich_help_panel=JOB,
+    ),
+]
+
+
 class Job(NamedTuple):
     """What is to be trained, and on what."""
 
-    system: Annotated[
-        str | None, typer.Option(help="System of the catalog, e.g. H100-DGX.", rich_help_panel=JOB)
-    ] = None
+    system: System = None
+    chip: Chip = None
     devices: Annotated[int | None, typer.Option(help="Accelerators.", rich_help_panel=JOB)] = None
     model: Annotated[
         str | None,

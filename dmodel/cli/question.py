@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.compiled import ready
 from dmodel.cli.options import Degrees, Job
+from dmodel.cli.output import say
 from dmodel.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 LARGEST = 10**9
 """No count of an option is larger: beyond it a typing mistake is likelier than a machine."""
 
-COLUMNS = {"devices": "n_accel", "zero": "zero_stage"}
+COLUMNS = {"devices": "n_accel", "zero": "zero_stage", "chip": "accelerator"}
 """Options whose column has another name."""
 
 
@@ -73,17 +74,20 @@ def _with_shape(question: Question, job: Job) -> Question:
 
 
 def _check_names(job: Job, said: dict[str, str]) -> None:
-    """Refuse names that the catalog and the disk do not have.
+    """Refuse names that the catalog and the disk do not have; say what a machine's file leaves out.
 
     The model's may be any where `--set` says its shape.
     """
-    from dmodel.catalog.loader import known_name, resolve
+    from dmodel.catalog.loader import known_name, resolve, table
     from dmodel.catalog.model_names import check as check_model
     from dmodel.catalog.model_names import identify
     from dmodel.profiles.shipped import check as check_profile
 
-    if job.system:
-        resolve("systems", job.system)
+    for kind, name in (("systems", said.get("system", job.system)), ("chips", job.chip)):
+        if name:
+            main = resolve(kind, name)
+            for text in table(kind)[main].get("notes", ()):
+                say(f"dmodel: {text}")
     if job.model and said.keys().isdisjoint(SHAPE):
         name, _ = identify(job.model)
         check_model(job.model if known_name("models", name) is None else name)
@@ -97,7 +101,7 @@ SHAPE = ("model", "n_layers", "d_model", "d_ff", "n_heads", "vocab")
 
 def _own_words(job: Job) -> dict[str, Any]:
     """Options of the job as columns."""
-    names = ("devices", "model", "seq_len", "global_batch", "precision", "stack")
+    names = ("chip", "devices", "model", "seq_len", "global_batch", "precision", "stack")
     return {COLUMNS.get(name, name): value for name, value in _given(job, names).items()}
 
 
@@ -108,7 +112,7 @@ def _given(record: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 NEEDED = {
-    "system": ("accelerator",),
+    "system": ("accelerator", "system"),
     "devices": ("n_accel",),
     "model": ("model", "n_layers"),
     "global_batch": ("global_batch",),
@@ -121,7 +125,9 @@ def _check_missing(job: Job, said: dict[str, str]) -> None:
     missing = [
         f"--{name.replace('_', '-')}"
         for name, others in NEEDED.items()
-        if getattr(job, name) in (None, "") and said.keys().isdisjoint(others)
+        if getattr(job, name) in (None, "")
+        and said.keys().isdisjoint(others)
+        and not (name == "system" and job.chip)
     ]
     if missing:
         raise InputError(
