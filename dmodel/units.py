@@ -57,7 +57,7 @@ NUMBER = re.compile(r"\s*([+-]?[\d.][\d.,_]*(?:[eE][+-]?\d+)?)\s*(\S.*?)?\s*")
 """A number, and what follows it."""
 
 PRINTED = {
-    "byte": ("GB", "GiB", "MB", "MiB", "KiB"),
+    "byte": ("TB", "GB", "GiB", "MB", "MiB", "KiB"),
     "byte/s": ("TB/s", "GB/s", "MB/s"),
     "FLOP/s": ("TFLOP/s", "GFLOP/s"),
     "1/s": ("T/s", "G/s"),

@@ -139,10 +139,10 @@ def _text(found: Mapping[str, Any], key: str, where: str) -> str:
 
 def _chip(found: Mapping[str, Any], place: Place, name: str) -> str:
     """Take in a chip; its id."""
-    is_system = "; a file with levels is of a system: --system" if "level" in found else ""
+    is_system = "; this is of a system: --system" if "level" in found else ""
     _check_keys(found, OF_CHIP, place.where, is_system)
-    like = _text(found, "like", place.where)
-    model = table("chips")[loader.resolve("chips", like)] if like else None
+    like = _known(_text(found, "like", place.where), f"{place.where}, like")
+    model = table("chips")[like] if like else None
     own = _numbers(found, CHIP, place)
     rates = _peaks(found, place)
     if model is None:
@@ -157,7 +157,7 @@ def _chip(found: Mapping[str, Any], place: Place, name: str) -> str:
         "generation": _text(found, "generation", place.where)
         or (model["generation"] if like else ""),
         "platform": _text(found, "platform", place.where) or model["platform"],
-        **({"like": loader.resolve("chips", like)} if like else {}),
+        **({"like": like} if like else {}),
         **_default_system(found, like, model, place),
         "flops_per_s": rates or model["flops_per_s"],
         **whole,
@@ -235,7 +235,7 @@ def _nearest(
 
 def _system(found: Mapping[str, Any], place: Place, name: str) -> str:
     """Take in a system; its id."""
-    is_chip = "; a file with peaks is of a chip: --chip" if "peak" in found else ""
+    is_chip = "; this is of a chip: --chip" if {"peak", *CHIP} & {*found} else ""
     _check_keys(found, OF_SYSTEM, place.where, is_chip)
     entry: Entry = {
         "aliases": [],
@@ -270,7 +270,15 @@ def _chip_of(found: Mapping[str, Any], place: Place) -> str:
         )
     if said.endswith(SUFFIX):
         return chip(str(place.path.parent / said))
-    return loader.resolve("chips", said)
+    return _known(said, f"{place.where}, chip")
+
+
+def _known(name: str, where: str) -> str:
+    """Id of a chip of the catalog; "" of none."""
+    try:
+        return loader.resolve("chips", name) if name else ""
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def _levels(found: Mapping[str, Any], place: Place) -> list[Entry]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from dmodel.cli.options import JOB, Chip, Job, ProfileOption, System
+from dmodel.cli.options import JOB, Chip, Job, ProfileOption, Settings, System
 from dmodel.errors import InputError
 
 RUN, SEARCH = "The run (frees its sizes and searches them together with the plan)", "The search"
@@ -70,6 +70,7 @@ class DesignJob(NamedTuple):
         str,
         typer.Option(help="Software as traces name it, e.g. llm-foundry; picks its coefficients."),
     ] = ""
+    settings: Settings = None
     loss: Annotated[
         float | None, typer.Option(help="Loss to reach [nat/token].", rich_help_panel=RUN)
     ] = None
@@ -276,4 +277,5 @@ def fixed_job(job: DesignJob) -> Job:
         precision=job.precision,
         profile=job.profile,
         stack=job.stack,
+        settings=job.settings,
     )

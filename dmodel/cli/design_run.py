@@ -45,6 +45,7 @@ def run_setting(job: DesignJob) -> Asked:
             precision=job.precision,
             profile=job.profile,
             stack=job.stack,
+            settings=job.settings,
         )
     )
 

@@ -59,6 +59,19 @@ Chip = Annotated[
 ]
 
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help=(
+            "A column of trace files, or any other name of `dmodel catalog settings`; wins "
+            "over options and the stack's facts. May be given several times."
+        ),
+    ),
+]
+
+
 class Job(NamedTuple):
     """What is to be trained, and on what."""
 
@@ -96,17 +109,7 @@ class Job(NamedTuple):
             ),
         ),
     ] = ""
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help=(
-                "A column of trace files, or any other name of `dmodel catalog settings`; wins "
-                "over options and the stack's facts. May be given several times."
-            ),
-        ),
-    ] = None
+    settings: Settings = None
 
 
 class Degrees(NamedTuple):

@@ -78,21 +78,28 @@ def _check_names(job: Job, said: dict[str, str]) -> None:
 
     The model's may be any where `--set` says its shape.
     """
-    from dmodel.catalog.loader import known_name, resolve, table
+    from dmodel.catalog.loader import known_name
     from dmodel.catalog.model_names import check as check_model
     from dmodel.catalog.model_names import identify
     from dmodel.profiles.shipped import check as check_profile
 
-    for kind, name in (("systems", said.get("system", job.system)), ("chips", job.chip)):
-        if name:
-            main = resolve(kind, name)
-            for text in table(kind)[main].get("notes", ()):
-                say(f"dmodel: {text}")
+    _say_doubts(said.get("system", job.system), job.chip)
     if job.model and said.keys().isdisjoint(SHAPE):
         name, _ = identify(job.model)
         check_model(job.model if known_name("models", name) is None else name)
     if job.profile is not None:
         check_profile(job.profile)
+
+
+def _say_doubts(system: str | None, chip: str | None) -> None:
+    """Say what is doubtful about machines of the user's own."""
+    from dmodel.catalog.loader import resolve, table
+
+    entries = [table("systems")[resolve("systems", system)]] if system else []
+    chip = chip or next((entry["chip"] for entry in entries), None)
+    entries += [table("chips")[resolve("chips", chip)]] if chip else []
+    for text in dict.fromkeys(text for entry in entries for text in entry.get("notes", ())):
+        say(f"dmodel: {text}")
 
 
 SHAPE = ("model", "n_layers", "d_model", "d_ff", "n_heads", "vocab")
