@@ -415,9 +415,13 @@ def test_systems_of_facts_are_of_their_chips():
     assert [pair for pair in found if chip_of(pair[1]) != pair[0]] == []
 
 
+PLATFORMS = ("gpu", "tpu", "hpu", "xpu", "neuron", "npu")
+"""What frameworks call kinds of devices."""
+
+
 def test_what_a_chip_is_named_for_is_in_the_catalog():
     for name, entry in loader.table("chips").items():
-        assert entry["generation"] and entry["platform"] in ("gpu", "tpu", "hpu", "xpu", "neuron")
+        assert entry["generation"] and entry["platform"] in PLATFORMS
         assert processor(processor(name)) == processor(name)
     assert trait("A100-40GB", "power_demand") == 1.1
     assert [of_device(f"TPU {kind}") for kind in ("v5", "v6 lite", "v5 lite", "v4", "v9")] == [

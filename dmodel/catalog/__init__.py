@@ -52,7 +52,7 @@ def names(kind: str) -> list[str]:
 
 
 def entries(kind: str) -> list[Entry]:
-    """All entries of a kind for display: plain dicts `{name, aliases, about, [chip], fields}`.
+    """All entries of a kind for display: `{name, aliases, about, [chip], [announced], fields}`.
 
     `fields` are rows `{field, value, unit, source, date}` in the units of the data file; a missing
     value means unbounded.
@@ -63,7 +63,7 @@ def entries(kind: str) -> list[Entry]:
             "name": name,
             "aliases": list(entry["aliases"]),
             "about": entry["about"],
-            **({"chip": entry["chip"]} if "chip" in entry else {}),
+            **{key: entry[key] for key in ("chip", "announced") if key in entry},
             "fields": _FIELDS[kind](entry),
         }
         for name, entry in table(kind).items()
