@@ -41,7 +41,7 @@ def _notes(question: Question, chip: str, system: str) -> list[Assumption]:
         entry = {} if main is None else table(kind)[main]
         found += [Assumption(text) for text in entry.get("notes", ())]
         if kind == "chips" and "announced" in entry:
-            found.append(Assumption(f"{main}: figures as announced", date=entry["announced"]))
+            found.append(Assumption(f"{main}: figures as announced, {entry['announced']}"))
         own = entry.get("chip")
         if own is not None and question.system and known_name("chips", chip) != own:
             found.append(Assumption(f"{main} with {known_name('chips', chip)} in place of {own}"))

@@ -201,6 +201,31 @@ def test_a_chip_file_may_lie_beside_the_systems():
     assert same(catalog.system("sub/mine.toml"), catalog.system("H100-DGX"))
 
 
+def test_rows_of_traces_name_files_and_numbers():
+    Path("mine.toml").write_text(SYSTEM.replace("400 Gb/s", "8 Gb/s"))
+    Path("chip.toml").write_text(LIKE + 'memory = "141 GB"')
+    header = "model,accelerator,n_accel,global_batch,seq_len,tp,micro_batch,precision,set"
+    said = [
+        "H100,{},",
+        "H100,{},system=mine.toml",
+        "H100,{},bandwidth.inter=1GB/s",
+        "chip.toml,{},",
+    ]
+    said += ["H100,{},memory=141GB", "nowhere.toml,{},", "H100,{},memory=141"]
+    rows = [f"llama-3-8b,{text.format('64,64,4096,2,1,bf16')}" for text in said]
+    Path("rows.csv").write_text("\n".join([header, *rows]) + "\n")
+    code, out, err = shell("predict", "rows.csv", "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    known, slow, set_slow, own, roomy = document["rows"]
+    assert slow["predicted_step_time_s"] > 2.0 * known["predicted_step_time_s"]
+    assert set_slow["predicted_step_time_s"] == pytest.approx(slow["predicted_step_time_s"], 1e-9)
+    assert own["headroom_bytes"] == roomy["headroom_bytes"] > known["headroom_bytes"]
+    assert own["accelerator"] == "H100-80GB"
+    reasons = [aside["reason"] for aside in document["set_aside"]]
+    assert "nowhere.toml" in reasons[0] and "141 GB" in reasons[1]
+
+
 LEVEL = 'chip = "H100"\n[[level]]\n'
 
 
@@ -247,6 +272,11 @@ def test_what_is_no_system_is_refused_with_its_place(text, words):
         ('like = "H101"', ["like", "H100-80GB"]),
         (LIKE + "price = true", ["price", "True"]),
         (LIKE + 'name = "H100"', ["name of the catalog"]),
+        (LIKE + "memory = nan", ["memory", "nan"]),
+        (LIKE + "memory = inf", ["memory", "inf"]),
+        (LIKE + f"memory = 1{'0' * 400}", ["memory"]),
+        (LIKE + 'memory = "1e400 GB"', ["memory", "1e400 GB"]),
+        (LIKE + 'memory = "80 GB"\ndate = "soon"', ["date", "soon"]),
         ("[[level]]", ["level", "--system"]),
     ],
 )
@@ -397,6 +427,11 @@ def test_limits_hold_for_every_machine_of_the_catalog():
         catalog.chip("mine.toml", catalog.precisions(name)[0])
     assert all(limit.low < limit.high for limit in limits.LIMITS.values())
     assert all(unit_of(name) in UNITS for name in QUANTITIES)
+
+
+def test_an_answer_says_that_figures_are_only_announced():
+    texts = answered("predict", "--system", "Rubin-NVL72")["assumptions"]
+    assert "Rubin: figures as announced, 2026-01" in texts
 
 
 def test_no_two_machines_share_a_spelling():

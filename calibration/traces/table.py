@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from calibration.traces.schema import BY_NAME, NUMBERS, parse_number
-from dmodel.catalog.chips import known_as
 from dmodel.catalog.loader import known_name
 from dmodel.catalog.stack import stack
 from dmodel.errors import InputError
@@ -72,9 +71,9 @@ class Row(NamedTuple):
     @property
     def accelerator(self) -> str:
         """The name of the chip in the catalog, by which coefficients are fitted, whichever is
-        written; of a file's chip the one that it is like; as written if it has none."""
+        written; as written if it has none."""
         written = self.text("accelerator")
-        return known_as(written) if known_name("chips", written) else written
+        return known_name("chips", written) or written
 
     @property
     def flags(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from dmodel.errors import InputError
@@ -60,8 +61,10 @@ def number(what: str, value: Any, where: str) -> float:
         raise InputError(f"{where}: expected {expected(limit.unit)}, got {value!r}")
     try:
         found = quantity(value, limit.unit) if isinstance(value, str) else float(value)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise InputError(f"{where}: {error}") from None
+    if not math.isfinite(found):
+        raise InputError(f"{where}: expected {expected(limit.unit)}, got {value!r}")
     if not limit.low <= found <= limit.high:
         raise InputError(f"{where}: {_beyond(limit, value, found)}")
     return found
