@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dmodel import profiles
+from dmodel.catalog.chips import known_as
 from dmodel.catalog.loader import nearest, resolve, table
 from dmodel.catalog.stack import is_file, known_family, stack, unknown
 from dmodel.catalog.systems import default_system
@@ -29,7 +30,7 @@ class Asked(NamedTuple):
       records: of the job with all devices data-parallel: its model, cluster, and what its stack
         does.
       profile, reason: what answers, and why. coefficients: of it, for chip and stack.
-      system_name, accelerator: ids of the catalog; "" for a cluster of the caller's own.
+      system_name: id of the catalog. accelerator: id of the chip whose coefficients and facts hold.
       level_names: of the network, innermost first.
     """
 
@@ -87,7 +88,7 @@ class Asked(NamedTuple):
         """What was asked, for the answer."""
         return {
             "system": self.system_name,
-            "accelerator": self.accelerator,
+            "accelerator": self.question.text("accelerator"),
             "devices": self.devices,
             "model": self.model_name,
             "seq_len": int(self.model.seq_len),
@@ -117,14 +118,14 @@ def ask(question: Question, profile: str | Profile | None = None) -> Asked:
       InputError: what is missing or unknown, with the nearest names.
     """
     question = _placed(question)
-    accelerator = question.text("accelerator")
+    accelerator = known_as(question.text("accelerator"))
     found, reason = chosen_profile(profile, accelerator, question.text("stack"))
     if not question.text("stack") and len(found.own) == 1:
         question = changed(question, {"stack": found.own[0]})
         reason += f"; for {found.own[0]}, whose rows it was fitted to, as no stack is named"
     check_stack(question.text("stack"), found)
     records = records_of(question)
-    name = question.system or default_system(accelerator)
+    name = question.system or default_system(question.text("accelerator"))
     check_devices(records.cluster.network, question.known("n_accel"), name)
     software = question.stack.name if question.text("stack") else None
     levels = table("systems")[name]["levels"][: records.cluster.network.n_levels]
@@ -149,18 +150,16 @@ def records_of(question: Question) -> Resolved:
 
 
 def _placed(question: Question) -> Question:
-    """The question with its chip and system by their ids."""
-    if question.system:
-        name = resolve("systems", question.system)
-        chip = table("systems")[name]["chip"]
-        said = question.text("accelerator")
-        if said and resolve("chips", said) != chip:
-            raise InputError(f"system {name} has {chip}, and accelerator says {said}; say one")
-        return question._replace(columns={**question.columns, "accelerator": chip}, system=name)
-    if not question.text("accelerator"):
+    """The question with its chip and system by their ids; a system that settings say wins."""
+    settings = dict(question.settings)
+    name = settings.pop("system", question.system)
+    said = question.text("accelerator")
+    if not name and not said:
         raise InputError("a job needs a system of the catalog, or an accelerator")
-    chip = resolve("chips", question.text("accelerator"))
-    return question._replace(columns={**question.columns, "accelerator": chip})
+    system = resolve("systems", name) if name else ""
+    chip = resolve("chips", said) if said else table("systems")[system]["chip"]
+    columns = {**question.columns, "accelerator": chip}
+    return question._replace(columns=columns, system=system, settings=settings)
 
 
 def chosen_profile(

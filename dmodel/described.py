@@ -25,7 +25,8 @@ def vocabulary() -> Vocabulary:
     words = {name: word.allowed for name, word in SETTINGS.items() if word.allowed}
     words |= {name: BY_NAME[name].allowed for name in ("recompute", "attention")}
     words |= {"adapters": ADAPTED, "system": tuple(table("systems"))}
-    return Vocabulary((*KNOWN, *sorted(FIRST - {*KNOWN})), words, tuple(RULES), PRECISIONS)
+    sets = [name for name, one in SETTINGS.items() if one.kind != "quantity"]
+    return Vocabulary((*sets, *sorted(FIRST - {*KNOWN})), words, tuple(RULES), PRECISIONS)
 
 
 @functools.lru_cache(maxsize=1024)

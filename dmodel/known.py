@@ -14,6 +14,7 @@ from typing import Any
 
 from dmodel.blocks import KINDS
 from dmodel.catalog.loader import VERSION
+from dmodel.catalog.quantities import QUANTITIES, unit_of
 from dmodel.columns import BY_NAME
 from dmodel.layouts import STAGES
 from dmodel.question import TUNINGS
@@ -51,11 +52,17 @@ WORDS: dict[str, Setting] = {
     "offload_results": Setting(
         "number", "share of all else that waits in host memory [1]; 0 = off"
     ),
-    "system": Setting("word", "system of the catalog"),
+    "system": Setting("word", "system of the catalog, or the path of a TOML file"),
     "schedule": Setting("word", "of the pipeline", SCHEDULES),
     "placement": Setting("words", "order of the groups on the network, innermost first"),
 }
 """Settings that are no leaf of a record."""
+
+OF_MACHINE: dict[str, Setting] = {
+    name: Setting("quantity", f"{one.meaning} [{unit_of(name)}]")
+    for name, one in QUANTITIES.items()
+}
+"""Numbers of the machine, in place of those of its chip and its network."""
 
 MODEL_LEAVES = tuple(n for n in (*OF_MODEL, *OF_PARTS) if n not in BY_NAME)
 PLAN_LEAVES = tuple(n for n in LEAVES if n not in (*BY_NAME, "zero", "flash"))
@@ -76,8 +83,10 @@ def leaf_meanings() -> dict[str, str]:
 def entries() -> dict[str, dict[str, Any]]:
     """All settings by name: kind of value, meaning, the only words."""
     meanings = leaf_meanings()
-    names = dict.fromkeys((*WORDS, *PLAN_LEAVES, *MODEL_LEAVES))
-    found = {n: WORDS.get(n) or Setting("number", meanings.get(n, "")) for n in names}
+    names = dict.fromkeys((*WORDS, *PLAN_LEAVES, *MODEL_LEAVES, *OF_MACHINE))
+    found = {
+        n: (WORDS | OF_MACHINE).get(n) or Setting("number", meanings.get(n, "")) for n in names
+    }
     return {name: one._asdict() | {"allowed": list(one.allowed)} for name, one in found.items()}
 
 

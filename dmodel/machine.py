@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from dmodel.catalog.loader import canonical
+from dmodel.catalog.chips import known_as
+from dmodel.catalog.loader import edition, known_name, table
+from dmodel.catalog.quantities import changed
 from dmodel.catalog.systems import host_size, is_host_of_torus, slice_size, system_for
 from dmodel.deciding import first_facts
 from dmodel.question import Assumption, Question, degrees, words
@@ -22,12 +24,30 @@ def machine(
     that is a host's, is the slice (`dmodel.catalog.systems.slice_size`).
     """
     name = question.system or str(values.get("system", ""))
-    base = _looked_up(chip, name, None, question.precision, question.system != "")
+    said.extend(_notes(question, chip, name))
+    base = _looked_up(chip, name, None, question.precision, question.system != "", edition())
     size = question.number("domain_size")
     if not question.system:
         size, text = _domain(question, values, base, size)
         said.extend([Assumption(text, about=("domain_size",))] if text else [])
-    return base if size is None else _looked_up(chip, name, size, question.precision, False)
+    if size is not None:
+        base = _looked_up(chip, name, size, question.precision, False, edition())
+    return changed(base, question.settings, name)
+
+
+def _notes(question: Question, chip: str, system: str) -> list[Assumption]:
+    """What is to be said of a machine: announced figures, what its file leaves out, doubts."""
+    found = []
+    for kind, name in (("chips", chip), ("systems", system)):
+        main = known_name(kind, name) if name else None
+        entry = {} if main is None else table(kind)[main]
+        found += [Assumption(text) for text in entry.get("notes", ())]
+        if kind == "chips" and "announced" in entry:
+            found.append(Assumption(f"{main}: figures as announced, {entry['announced']}"))
+        own = entry.get("chip")
+        if own is not None and question.system and known_name("chips", chip) != own:
+            found.append(Assumption(f"{main} with {known_name('chips', chip)} in place of {own}"))
+    return found
 
 
 def _domain(
@@ -53,14 +73,14 @@ def system_of(question: Question) -> Cluster:
       InputError: unknown accelerator or system, or a precision that the chip lacks.
     """
     at = degrees(question)
-    chip = canonical("chips", question.text("accelerator"))
+    chip = known_as(question.text("accelerator"))
     found = first_facts(question, words(question, at, chip))
     return machine(question, question.text("accelerator"), found.values, [])
 
 
 @lru_cache(maxsize=4096)
 def _looked_up(
-    chip: str, name: str, domain_size: float | None, precision: str, whole: bool
+    chip: str, name: str, domain_size: float | None, precision: str, whole: bool, edition: int
 ) -> Cluster:
-    """A system of the catalog; whole: with all levels of its network."""
+    """A system of the catalog in its state of an edition; whole: with all levels of its network."""
     return system_for(chip, name, domain_size, precision, whole=whole)

@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 from dmodel import checks, counted, laid_out, recomputation, shape, struct
+from dmodel.catalog.chips import known_as
 from dmodel.catalog.facts import Fact
-from dmodel.catalog.loader import canonical
 from dmodel.deciding import LEAVES, first_facts, software
 from dmodel.errors import InputError
 from dmodel.machine import machine
@@ -221,7 +221,7 @@ def _part(question: Question) -> tuple[Part, tuple[Assumption, ...]]:
     said: list[Assumption] = []
     _check(question)
     at = degrees(question)
-    chip = canonical("chips", question.text("accelerator"))
+    chip = known_as(question.text("accelerator"))
     known = words(question, at, chip)
     said.extend(at.assumed)
     first = first_facts(question, known)

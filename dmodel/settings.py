@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dmodel.catalog import quantities
 from dmodel.catalog.loader import nearest, table
 from dmodel.columns import BY_NAME, MOST, base_precision, parse_number
 from dmodel.errors import InputError
@@ -25,8 +26,8 @@ class Setting(NamedTuple):
     """What a setting takes.
 
     Attributes:
-      kind: "number", "word" or "words" (several, `+` between them). meaning: for people.
-      allowed: the only words, or () when any will do.
+      kind: "number", "word", "words" (several, `+` between them) or "quantity" (a number with a
+        unit). meaning: for people. allowed: the only words, or () when any will do.
     """
 
     kind: str
@@ -62,7 +63,7 @@ ALIASES = {"zero": "zero_stage"}
 
 
 def kind_of(name: str) -> str:
-    """ "number", "word" or "words"."""
+    """ "number", "word", "words" or "quantity"."""
     return _setting(name).kind
 
 
@@ -78,6 +79,8 @@ def value_of(name: str, text: str) -> Any:
       InputError: not of its kind, or none of the allowed words.
     """
     kind = kind_of(name)
+    if kind == "quantity":
+        return quantities.value_of(name, text)
     if kind == "number":
         return _number(name, text)
     if kind == "word":

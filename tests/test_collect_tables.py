@@ -33,6 +33,9 @@ ROOT = Path(__file__).parents[1]
 CPU = Machine(
     "cpu", "Test CPU 2 cores", "cpu-test-2-cores", False, 4, 4, 1, 32 * MIB, 2**34, ("fp32", "bf16")
 )
+HOST = "cpu-test-2-cores-host.toml"
+"""File that describes that machine."""
+
 GEMM = "source,accelerator,dtype,m,n,k,tflops,time_us"
 ATTENTION = (
     "source,accelerator,dtype,pass,causal,batch,seq_len,n_heads,n_kv_heads,head_dim,tflops_causal,"
@@ -213,7 +216,7 @@ def test_on_an_accelerator_kernels_count_by_their_device_time(tmp_path):
     )
     row = rows(tmp_path / "gemm.csv")[0]
     assert float(row["time_us"]) == pytest.approx(20.0) and "profiler" in row["source"]
-    assert not (tmp_path / "systems.json").exists()
+    assert not list(tmp_path.glob("*.toml"))
 
 
 def test_a_machine_that_the_catalog_has_not_is_described_by_what_was_measured(tmp_path, forgets):
@@ -244,37 +247,35 @@ def test_a_described_machine_has_a_name_in_the_shell(tmp_path, forgets, monkeypa
     convert.convert(stored(tmp_path, [*steps(1), *benchmarks()]))
     words = ["catalog", "chips", "cpu-test-2-cores", "--json"]
     assert CliRunner().invoke(app, words).exit_code == 2
-    monkeypatch.setenv("DMODEL_CATALOG", str(tmp_path / "systems.json"))
+    monkeypatch.setenv("DMODEL_CATALOG", str(tmp_path / HOST))
     assert "cpu-test-2-cores" in CliRunner().invoke(app, words).stdout
-    monkeypatch.setenv("DMODEL_CATALOG", str(tmp_path / "nowhere.json"))
-    assert "nowhere.json" in CliRunner().invoke(app, words).stderr
+    monkeypatch.setenv("DMODEL_CATALOG", str(tmp_path / "nowhere.toml"))
+    assert "nowhere.toml" in CliRunner().invoke(app, words).stderr
 
 
 def test_a_description_beside_traces_may_not_take_a_name_of_the_catalog(tmp_path, forgets):
     convert.convert(stored(tmp_path, [*steps(1), *benchmarks()]))
-    path = tmp_path / "systems.json"
+    path = tmp_path / HOST
     path.write_text(path.read_text().replace("cpu-test-2-cores", "h100"))
     with pytest.raises(InputError, match="is a name of the catalog"):
         traces.read(tmp_path / "traces.csv")
 
 
-NO_ENTRY = '{"version": 1, "chips": {"x": 3}, "systems": {}, "accelerators": {}}'
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"version": 1}', NO_ENTRY])
+@pytest.mark.parametrize("text", ["{", "[]", "chip = 3", 'name = "x"', 'name = "x"\nchip = "h100"'])
 def test_a_damaged_description_is_named(tmp_path, forgets, text):
     convert.convert(stored(tmp_path, [*steps(1), *benchmarks()]))
-    (tmp_path / "systems.json").write_text(text)
-    with pytest.raises(InputError, match=r"systems\.json"):
+    (tmp_path / HOST).write_text(text)
+    with pytest.raises(InputError, match="cpu-test-2-cores-host"):
         traces.read(tmp_path / "traces.csv")
 
 
-def test_a_description_lacking_a_number_is_named(tmp_path, forgets):
+def test_a_described_machine_is_a_system_by_its_file(tmp_path, forgets):
     convert.convert(stored(tmp_path, [*steps(1), *benchmarks()]))
-    found = json.loads((tmp_path / "systems.json").read_text())
-    del found["chips"]["cpu-test-2-cores"]["hbm_bytes"]
-    with pytest.raises(InputError, match="lacks something"):
-        catalog.extend(found, "here")
+    by_path = catalog.system(str(tmp_path / HOST), "fp32")
+    traces.read(tmp_path / "traces.csv")
+    by_name = catalog.system("cpu-test-2-cores-host", "fp32")
+    pairs = zip(jax.tree.leaves(by_path), jax.tree.leaves(by_name), strict=True)
+    assert all(np.array_equal(one, other) for one, other in pairs)
 
 
 def forecast_of(jacobian, cost):
@@ -418,9 +419,8 @@ def test_the_command_measures_once_and_goes_on_where_it_stopped(tmp_path):
         "no fused attention kernel" in document["failed"][0]["reason"]
         and "unavailable" in second.stderr
     )
-    assert set(document["files"]) == {
-        str(out / name) for name in ("gemm.csv", "launch.csv", "systems.json")
-    }
+    host = f"{document['accelerator']}-host.toml"
+    assert set(document["files"]) == {str(out / n) for n in ("gemm.csv", "launch.csv", host)}
     found = store.read(out)
     assert len(found.measurements) == 3 and not found.damage
     of_product = next(r for r in found.measurements.values() if r["kind"] == "matmul")

@@ -14,13 +14,17 @@ from dmodel.profiles import names as profiles
 
 CHIPS = {
     "volta": ("v100",),
-    "ampere": ("a100", "a800", "a10", "a30", "a40"),
+    "ampere": ("a100", "a800", "a10", "a30", "a40", "rtx-a", "rtx-3"),
     "hopper": ("h100", "h200", "h800", "h20", "gh200"),
-    "ada": ("l40", "l4", "rtx4"),
-    "blackwell": ("b200", "gb200", "b300", "gb300", "b100", "rtx5", "rtx-pro"),
+    "ada": ("l40", "l4", "rtx-4", "rtx-6"),
+    "blackwell": ("b200", "gb200", "b300", "gb300", "b100", "gb10", "rtx-5", "rtx-pro"),
+    "rubin": ("rubin",),
     "cdna": ("mi",),
     "tpu": ("tpu",),
     "trainium": ("trn", "trainium"),
+    "gaudi": ("gaudi",),
+    "ascend": ("ascend",),
+    "xe-hpc": ("pvc",),
 }
 """Beginnings of chips' names by generation."""
 

@@ -58,6 +58,7 @@ OTHERS = (
         "calibration/torch_step/cases.py",
         "gpt2 llama38b llama370b qwen330ba3b",
     ),
+    _other("gigabytes", "dmodel/units.py", "gb"),
     _other("what the demo asks", "dmodel/cli/demo.py", "h100dgx llama370b"),
     _other("what the demo fits", "dmodel/cli/demo.py", "a10080gb llmfoundry"),
     _other("label of a plan", "dmodel/cli/demo.py", "fsdp"),

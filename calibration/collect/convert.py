@@ -17,7 +17,6 @@ from calibration.collect.store import Collection, Record
 from calibration.collect.tasks import Task
 from calibration.collect.workload import WorkloadSpec, to_row
 from calibration.traces import COLUMNS, TraceTable, write
-from calibration.traces.systems import FILE as SYSTEMS
 from calibration.traces.table import Row
 from dmodel.errors import InputError
 from dmodel.units import GIB
@@ -40,8 +39,8 @@ def convert(folder: Path, parquet: bool = False) -> dict[Path, int]:
     """Write the tables of a folder of records beside them; rows by file.
 
     Steps become `traces.csv` (or Parquet), in the format of traces, which `dmodel fit` takes as it
-    is; other kinds one CSV file each. A machine that the catalog does not have is described in
-    `systems.json`, from what was measured, and traces beside it are read with it.
+    is; other kinds one CSV file each. A machine that the catalog does not have is described in a
+    TOML file of a system, from what was measured, and traces beside it are read with it.
     """
     found = completed(store.read(folder))
     written: dict[Path, int] = {}
@@ -53,9 +52,7 @@ def convert(folder: Path, parquet: bool = False) -> dict[Path, int]:
         if records:
             path = folder / f"{FILES.get(kind, kind)}.csv"
             written[path] = _table(path, [_ROWS.get(kind, _plain)(r, found) for r in records])
-    if describe(found, folder / SYSTEMS):
-        written[folder / SYSTEMS] = 1
-    return written
+    return written | dict.fromkeys(describe(found, folder), 1)
 
 
 def _by_kind(found: Collection) -> dict[str, list[Record]]:

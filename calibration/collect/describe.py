@@ -8,7 +8,6 @@ there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,37 +17,31 @@ import numpy as np
 from calibration.collect.assumed import system_at
 from calibration.collect.machine import Machine
 from calibration.collect.store import Collection, Record
-from dmodel.catalog.loader import VERSION
+from calibration.traces.systems import ENDING
+from dmodel.catalog.toml_text import of_machine
 from dmodel.coefficients import SPECS
 from dmodel.cost.collectives import OWN_PART
 
 Entry = dict[str, Any]
 
 
-def describe(found: Collection, path: Path) -> bool:
-    """Write the description of machines that were measured and are not in the catalog; whether
-    there are any.
+def describe(found: Collection, folder: Path) -> list[Path]:
+    """Write a file for every machine that was measured and is not in the catalog, as `--system`
+    takes it and traces beside it are read with it; the files.
 
     A machine needs measured matmuls to be described: everything else is assumed where it was not
     measured, and says so.
     """
-    chips, systems, accelerators = {}, {}, {}
     environments = {e["accelerator"]: e for e in found.environments.values() if not e["in_catalog"]}
+    written = []
     for name, environment in environments.items():
         records = _records_of(found, name)
         if any(r["kind"] == "matmul" for r in records):
-            chips[name] = _chip(records, environment)
-            systems[f"{name}-host"] = _system(name, records, environment)
-            accelerators[name] = f"{name}-host"
-    if chips:
-        document = {
-            "version": VERSION,
-            "chips": chips,
-            "systems": systems,
-            "accelerators": accelerators,
-        }
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    return bool(chips)
+            path = folder / f"{name}{ENDING}"
+            system, chip = _system(name, records, environment), _chip(records, environment)
+            path.write_text(of_machine(f"{name}-host", system, chip), encoding="utf-8")
+            written.append(path)
+    return written
 
 
 def _records_of(found: Collection, accelerator: str) -> list[Record]:
@@ -97,8 +90,8 @@ def _chip(records: list[Record], environment: Record) -> Entry:
     far = [r for r in streams if r["rotation"]["beyond_cache"]] or streams
     nothing = ("Not measured", "2026-01")
     return {
-        "aliases": [],
         "about": f"{environment['device_kind']}, as measured",
+        "platform": environment["platform"],
         "flops_per_s": _rates(_of(records, "matmul")),
         "exponentials_per_s": _number(
             float(guess.exponentials_per_s),
@@ -186,7 +179,6 @@ def _system(name: str, records: list[Record], environment: Record) -> Entry:
             }
         )
     return {
-        "aliases": [],
         "about": f"{environment['device_kind']}, as measured",
         "chip": name,
         "levels": levels,

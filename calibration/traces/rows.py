@@ -11,6 +11,7 @@ import numpy as np
 from calibration.traces.reader import measured_time
 from calibration.traces.table import Row, TraceTable, fingerprint
 from dmodel import resolve, struct
+from dmodel.catalog.chips import known_as
 from dmodel.errors import InputError
 from dmodel.question import degrees
 from dmodel.records import Cluster, Model, Plan
@@ -24,7 +25,8 @@ class Labels(NamedTuple):
     Attributes:
       step_time_s: measured [s]; NaN where there is none, which only `require_time=False` lets pass.
       peak_memory_bytes: measured highest use of a device; NaN where there is none.
-      accelerator, stack, source, model, flag, precision: text. n_accel: devices [count].
+      accelerator, stack, source, model, flag, precision: text; of a file's chip the accelerator
+      that it is like. n_accel: devices [count].
       file, line: where the row stands. fingerprint: of what defines the measurement. group: rows
       that must be held out together. assumptions: tuple of short texts.
     """
@@ -112,7 +114,7 @@ NUMBERS: dict[str, Callable[[Row], float]] = {
 """Labels that are numbers, each of a row."""
 
 TEXTS: dict[str, Callable[[Row], str]] = {
-    "accelerator": lambda row: row.accelerator,
+    "accelerator": lambda row: known_as(row.accelerator),
     "stack": lambda row: row.stack,
     "source": lambda row: row.text("source") or row.stack,
     "model": lambda row: row.text("model"),

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from dmodel.catalog import chips as _chips
 from dmodel.catalog import model_names as _models
+from dmodel.catalog import own as _own  # noqa: F401  takes in files wherever names are
 from dmodel.catalog import systems as _systems
-from dmodel.catalog.added import extend
 from dmodel.catalog.chips import chip, precisions
 from dmodel.catalog.loader import Entry, table
 from dmodel.catalog.systems import default_system, system, system_for
@@ -23,7 +23,6 @@ __all__ = [
     "chip",
     "default_system",
     "entries",
-    "extend",
     "names",
     "precisions",
     "system",
@@ -53,7 +52,7 @@ def names(kind: str) -> list[str]:
 
 
 def entries(kind: str) -> list[Entry]:
-    """All entries of a kind for display: plain dicts `{name, aliases, about, [chip], fields}`.
+    """All entries of a kind for display: `{name, aliases, about, [chip], [announced], fields}`.
 
     `fields` are rows `{field, value, unit, source, date}` in the units of the data file; a missing
     value means unbounded.
@@ -64,7 +63,7 @@ def entries(kind: str) -> list[Entry]:
             "name": name,
             "aliases": list(entry["aliases"]),
             "about": entry["about"],
-            **({"chip": entry["chip"]} if "chip" in entry else {}),
+            **{key: entry[key] for key in ("chip", "announced") if key in entry},
             "fields": _FIELDS[kind](entry),
         }
         for name, entry in table(kind).items()

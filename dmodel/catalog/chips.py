@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dmodel.catalog.loader import Entry, field, fold, known_name, number, resolve, table
+from dmodel.catalog.loader import (
+    Entry,
+    canonical,
+    field,
+    fold,
+    known_name,
+    number,
+    resolve,
+    table,
+)
 from dmodel.errors import InputError
 from dmodel.units import HOUR
 
@@ -76,6 +85,17 @@ def processor(name: str) -> str:
     """
     main = resolve("chips", name)
     return table("chips")[main].get("processor", main)
+
+
+def known_as(name: str) -> str:
+    """The chip whose fitted coefficients and facts hold for this one: itself, unless the file that
+    describes it says `like`; an unknown name as `loader.canonical` has it.
+
+    >>> known_as("h100"), known_as("Our chip")
+    ('H100-80GB', 'our-chip')
+    """
+    main = canonical("chips", name)
+    return table("chips").get(main, {}).get("like", main)
 
 
 def of_device(kind: str) -> str | None:

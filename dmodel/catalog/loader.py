@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import re
+from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
@@ -24,7 +25,10 @@ def fold(name: str) -> str:
     return re.sub(r"[\s_\-]+", "", name).lower()
 
 
-MAKERS = re.compile(r"^((NVIDIA|AMD|Instinct|Tesla|GeForce)[\s_\-]+)+", re.IGNORECASE)
+MAKERS = re.compile(
+    r"^((NVIDIA|AMD|Instinct|Tesla|GeForce|Quadro|Intel(\(R\))?|Habana|AWS|Google)[\s_\-]+)+",
+    re.IGNORECASE,
+)
 """Makers and brands that tools print before the name of a chip: `nvidia-smi` and PyTorch say
 "NVIDIA H100 80GB HBM3"."""
 
@@ -54,72 +58,46 @@ def table(kind: str) -> dict[str, Entry]:
     return document(kind)["entries"]
 
 
-def extend(found: Any, where: str) -> None:
-    """Add machines to the catalog of this process, from a document with the version and the entries
-    of the data files:
+SUFFIX = ".toml"
+"""Ending of the path of a user's own file, which stands where a name of the catalog does."""
 
-    `{"version", "chips": {name: entry}, "systems": {name: entry}, "accelerators": {chip: system}}`.
-    The same machine may come again, with other numbers, too; a name of the shipped catalog may not.
+READERS: dict[str, Callable[[str], str]] = {}
+"""By kind, what takes in a user's own file and returns its id (`dmodel.catalog.own`)."""
+
+_ADDED: set[tuple[str, str]] = set()
+"""Kind and name of what `add` has added."""
+
+_CHANGES = [0]
+"""How often `add` has changed the catalog."""
+
+
+def add(kind: str, name: str, entry: Entry, where: str) -> None:
+    """Add an entry to the catalog of this process; the same may come again, with other numbers too.
 
     Args:
-      where: the document came from, for messages.
+      where: it is described, for messages.
     Raises:
-      InputError: another version, a document of another shape, or a name of the shipped catalog.
+      InputError: a name of the shipped catalog.
     """
-    parts = _parts(found, where)
-    added = [(kind, name) for kind in ("chips", "systems") for name in parts[kind]]
-    for kind, name in added:
-        _refuse_taken(kind, name, where)
-    for kind, name in added:
-        _ADDED.add((kind, name))
-        table(kind)[name] = parts[kind][name]
-    _spellings.cache_clear()
-    for chip, system in parts["accelerators"].items():
-        if main := known_name("chips", chip):
-            table("chips")[main] = {**table("chips")[main], "system": system}
-
-
-def _refuse_taken(kind: str, name: str, where: str) -> None:
-    """Refuse a name of the shipped catalog."""
     known = _spellings(kind).get(fold(name))
     if known is not None and (kind, known) not in _ADDED:
         taken = f"{name!r} is a name of the catalog ({known})"
         raise InputError(f"{where}: {taken}; give the machine another one")
+    if table(kind).get(name) != entry:
+        table(kind)[name] = entry
+        _ADDED.add((kind, name))
+        _CHANGES[0] += 1
+        _spellings.cache_clear()
 
 
-def _parts(found: Any, where: str) -> dict[str, dict[str, Any]]:
-    """Entries of a document by kind.
-
-    Raises:
-      InputError: another version, or a document of another shape.
-    """
-    if not isinstance(found, dict) or found.get("version") != VERSION:
-        expected = f"expected a description of machines of version {VERSION}"
-        raise InputError(f"{where}: {expected}; collect it again with this version")
-    parts: dict[str, Any] = {kind: found.get(kind) for kind in ("chips", "systems", "accelerators")}
-    if not _are_parts(parts):
-        raise InputError(
-            f"{where}: expected objects named chips, systems and accelerators, each entry as in "
-            "the catalog's data files"
-        )
-    return parts
+def is_added(kind: str, name: str) -> bool:
+    """Whether an entry is of this process only."""
+    return (kind, name) in _ADDED
 
 
-def _are_parts(parts: dict[str, Any]) -> bool:
-    """Whether the parts of a document have the shape of the data files."""
-    are_dicts = all(isinstance(part, dict) for part in parts.values())
-    return are_dicts and _are_entries(parts["chips"]) and _are_entries(parts["systems"])
-
-
-_ADDED: set[tuple[str, str]] = set()
-"""Kind and name of what `extend` has added."""
-
-
-def _are_entries(part: dict[str, Any]) -> bool:
-    return all(
-        isinstance(entry, dict) and isinstance(entry.get("aliases"), list)
-        for entry in part.values()
-    )
+def edition() -> int:
+    """How often entries have been added or changed: caches of what they make depend on it."""
+    return _CHANGES[0]
 
 
 @functools.cache
@@ -164,11 +142,13 @@ def bare(kind: str, name: str) -> str:
 
 def known_name(kind: str, name: str) -> str | None:
     """Main name of the entry that `name` means; None when no entry has that name. A chip may have
-    its maker before it, as tools print it.
+    its maker before it, as tools print it; the path of a TOML file means what it describes.
 
     >>> known_name("chips", "NVIDIA H100 80GB HBM3"), known_name("chips", "H101")
     ('H100-80GB', None)
     """
+    if kind in READERS and str(name).endswith(SUFFIX):
+        return READERS[kind](str(name))
     spellings = _spellings(kind)
     return spellings.get(fold(str(name))) or spellings.get(fold(bare(kind, str(name))))
 

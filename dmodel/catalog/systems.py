@@ -51,14 +51,27 @@ def _network(main: str) -> Network:
     return found
 
 
-def system(name: str, precision: str = "bf16") -> Cluster:
+def check(main: str, where: str) -> None:
+    """Refuse a system whose levels are no network.
+
+    Raises:
+      InputError: which level and number; where: it is described.
+    """
+    try:
+        _network(main)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def system(name: str, precision: str = "bf16", accelerator: str = "") -> Cluster:
     """Build the system of that name for a matmul precision.
 
     A torus level's bandwidth is the sum over all links of a chip, one direction.
 
     Args:
-      name: a name or alias of the catalog ("H100-DGX", "GB200-NVL72", "TPU-v5p").
-      precision: as in `chip`.
+      name: a name or alias of the catalog ("H100-DGX", "GB200-NVL72", "TPU-v5p"), or the path of a
+        TOML file (`dmodel.catalog.own`).
+      precision: as in `chip`. accelerator: chip in place of the system's own; "" = its own.
 
     Returns:
       Two levels, more where the tiers of a cluster are known (`H100-Superpod`,
@@ -77,7 +90,7 @@ def system(name: str, precision: str = "bf16") -> Cluster:
 
     main = resolve("systems", name)
     return Cluster(
-        chip=chip(table("systems")[main]["chip"], precision),
+        chip=chip(accelerator or table("systems")[main]["chip"], precision),
         network=_network(main),
         devices=np.float64(0.0),
     )
@@ -137,7 +150,7 @@ def system_for(
     of many rows stack.
 
     Args:
-      accelerator: name of the chip ("A100-80GB", "TPU-v5p").
+      accelerator: name of the chip ("A100-80GB", "TPU-v5p"), in place of the system's own.
       name: of a system of the catalog; "" = the chip's default.
       domain_size: devices in the scale-up domain, in place of the system's own; None or NaN keeps
         that. Of a torus a power of two below its pod is a slice, whose axes may be open
@@ -153,7 +166,7 @@ def system_for(
 
     from dmodel.topology import slices
 
-    base = system(name or default_system(accelerator), precision)
+    base = system(name or default_system(accelerator), precision, accelerator)
     if whole:
         return base
     chips = _domain(domain_size, float(base.network.size[0]))  # type: ignore[index]

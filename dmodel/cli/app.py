@@ -137,10 +137,10 @@ def know_more_machines() -> None:
     writes such files."""
     files = [name for name in os.environ.get("DMODEL_CATALOG", "").split(os.pathsep) if name]
     if files:
-        from calibration.traces.systems import extend_from
+        from dmodel.catalog.own import add
 
         for name in files:
-            extend_from(Path(name))
+            add(Path(name))
 
 
 def speak_where_nobody_listens() -> None:

@@ -8,7 +8,7 @@ import typer
 
 from dmodel.cli.compiled import ready
 from dmodel.cli.options import Json
-from dmodel.cli.output import Document, deliver, digits, show_lines, show_table
+from dmodel.cli.output import Document, deliver, digits, show_file, show_lines, show_table
 from dmodel.errors import InputError
 
 KINDS = ("chips", "systems", "models", "stacks", "settings", "profiles")
@@ -28,10 +28,21 @@ Name = Annotated[
 ]
 
 
-def command(kind: Kind = None, name: Name = None, json: Json = False) -> None:
+Toml = Annotated[
+    bool,
+    typer.Option(
+        "--toml",
+        help="Print a chip or a system as the file that --chip and --system take, to start from.",
+    ),
+]
+
+
+def command(kind: Kind = None, name: Name = None, toml: Toml = False, json: Json = False) -> None:
     """List chips, systems, models, stacks, settings and profiles; with a NAME, every number or fact
     with its source and date."""
-    if kind is None:
+    if toml:
+        _show_toml(kind, name, json)
+    elif kind is None:
         deliver({each: _names(each) for each in KINDS}, json, _show_all)
     elif kind not in KINDS:
         raise InputError(
@@ -41,6 +52,22 @@ def command(kind: Kind = None, name: Name = None, json: Json = False) -> None:
         deliver({kind: _entries(kind, whole=json)}, json, _show_kind)
     else:
         deliver({"kind": kind, **_one(kind, name)}, json, _show_one)
+
+
+def _show_toml(kind: str | None, name: str | None, json: bool) -> None:
+    """Print an entry as a file.
+
+    Raises:
+      InputError: no chip nor system is named, or JSON is asked for as well.
+    """
+    from dmodel.catalog import toml_text
+
+    texts = {"chips": toml_text.of_chip, "systems": toml_text.of_system}
+    if kind not in texts or name is None or json:
+        raise InputError(
+            "--toml: expected `dmodel catalog chips NAME --toml` or `systems NAME`, without --json"
+        )
+    show_file(texts[kind](name))
 
 
 def _names(kind: str) -> list[str]:

@@ -323,11 +323,7 @@ def _show_lost(d: Document) -> None:
 
 def _show_files(d: Document) -> None:
     for name, count in d["files"].items():
-        what = (
-            f"{count} rows"
-            if not name.endswith(".json")
-            else "this machine, which the catalog has not"
-        )
+        what = f"{count} rows" if not name.endswith(".toml") else "this machine, for --system"
         show_lines(f"wrote {name} ({what})")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from dmodel.cli.options import JOB, Job, ProfileOption
+from dmodel.cli.options import JOB, Chip, Job, ProfileOption, Settings, System
 from dmodel.cli.run_options import Amount, Terms, check_amount, check_terms
 from dmodel.errors import InputError
 
@@ -31,9 +31,8 @@ TOP = 5
 class DesignJob(NamedTuple):
     """What is to be trained, on what, and what may be chosen."""
 
-    system: Annotated[
-        str | None, typer.Option(help="System of the catalog, e.g. H100-DGX.", rich_help_panel=JOB)
-    ] = None
+    system: System = None
+    chip: Chip = None
     devices: Annotated[
         str | None,
         typer.Option(
@@ -72,6 +71,7 @@ class DesignJob(NamedTuple):
         str,
         typer.Option(help="Software as traces name it, e.g. llm-foundry; picks its coefficients."),
     ] = ""
+    settings: Settings = None
     loss: Annotated[
         float | None, typer.Option(help="Loss to reach [nat/token].", rich_help_panel=RUN)
     ] = None
@@ -325,6 +325,7 @@ def fixed_job(job: DesignJob) -> Job:
     span = device_range(job.devices)
     return Job(
         system=job.system,
+        chip=job.chip,
         devices=None if span is None else span[1],
         model=job.model,
         seq_len=job.seq_len,
@@ -332,4 +333,5 @@ def fixed_job(job: DesignJob) -> Job:
         precision=job.precision,
         profile=job.profile,
         stack=job.stack,
+        settings=job.settings,
     )

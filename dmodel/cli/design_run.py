@@ -47,6 +47,7 @@ def run_setting(job: DesignJob) -> Asked:
     return setting(
         Job(
             system=job.system,
+            chip=job.chip,
             devices=512 if span is None else span[1],
             model=job.model or FAMILY,
             seq_len=job.seq_len or (None if job.model else 8192),
@@ -54,15 +55,17 @@ def run_setting(job: DesignJob) -> Asked:
             precision=job.precision,
             profile=job.profile,
             stack=job.stack,
+            settings=job.settings,
         )
     )
 
 
 def _check_missing(job: DesignJob, counted: bool) -> None:
     """Refuse a run on nothing: without a system, or devices that are neither counted nor free."""
-    if job.system is not None and (counted or "devices" in freed(job)):
+    placed = job.system is not None or job.chip is not None
+    if placed and (counted or "devices" in freed(job)):
         return
-    there = {"--system": job.system is not None, "--devices N or MIN:MAX": counted}
+    there = {"--system": placed, "--devices N or MIN:MAX": counted}
     missing = [option for option, is_there in there.items() if not is_there]
     raise InputError(f"a run needs --system and --devices; missing: {', '.join(missing)}")
 

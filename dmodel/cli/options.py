@@ -38,12 +38,45 @@ JOB, PLAN = "The job", "The plan (dp · tp · pp · cp = devices)"
 """Headings of the options in the help."""
 
 
+System = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE.toml",
+        help=(
+            "System of the catalog, e.g. H100-DGX, or a file of your own: `dmodel catalog systems "
+            "NAME --toml` prints a start."
+        ),
+        rich_help_panel=JOB,
+    ),
+]
+Chip = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE.toml",
+        help="Chip in place of the system's own, or alone, in the system where it usually stands.",
+        rich_help_panel=JOB,
+    ),
+]
+
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help=(
+            "A column of trace files, or any other name of `dmodel catalog settings`; wins "
+            "over options and the stack's facts. May be given several times."
+        ),
+    ),
+]
+
+
 class Job(NamedTuple):
     """What is to be trained, and on what."""
 
-    system: Annotated[
-        str | None, typer.Option(help="System of the catalog, e.g. H100-DGX.", rich_help_panel=JOB)
-    ] = None
+    system: System = None
+    chip: Chip = None
     devices: Annotated[int | None, typer.Option(help="Accelerators.", rich_help_panel=JOB)] = None
     model: Annotated[
         str | None,
@@ -76,17 +109,7 @@ class Job(NamedTuple):
             ),
         ),
     ] = ""
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help=(
-                "A column of trace files, or any other name of `dmodel catalog settings`; wins "
-                "over options and the stack's facts. May be given several times."
-            ),
-        ),
-    ] = None
+    settings: Settings = None
 
 
 class Degrees(NamedTuple):

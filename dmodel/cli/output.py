@@ -138,6 +138,11 @@ def show_lines(*lines: str) -> None:
             sys.stdout.write(line + "\n")
 
 
+def show_file(text: str) -> None:
+    """Print the content of a file, which is never folded."""
+    sys.stdout.write(text)
+
+
 def progress() -> Progress:
     """A progress bar on stderr."""
     from rich.console import Console

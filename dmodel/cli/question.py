@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.compiled import ready
 from dmodel.cli.options import Degrees, Job
+from dmodel.cli.output import say
 from dmodel.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from dmodel.question import Question
     from dmodel.records import Plan
 
-COLUMNS = {"devices": "n_accel", "zero": "zero_stage"}
+COLUMNS = {"devices": "n_accel", "zero": "zero_stage", "chip": "accelerator"}
 """Options whose column has another name."""
 
 
@@ -70,22 +71,32 @@ def _with_shape(question: Question, job: Job) -> Question:
 
 
 def _check_names(job: Job, said: dict[str, str]) -> None:
-    """Refuse names that the catalog and the disk do not have.
+    """Refuse names that the catalog and the disk do not have; say what a machine's file leaves out.
 
     The model's may be any where `--set` says its shape.
     """
-    from dmodel.catalog.loader import known_name, resolve
+    from dmodel.catalog.loader import known_name
     from dmodel.catalog.model_names import check as check_model
     from dmodel.catalog.model_names import identify
     from dmodel.profiles.shipped import check as check_profile
 
-    if job.system:
-        resolve("systems", job.system)
+    _say_doubts(said.get("system", job.system), job.chip)
     if job.model and said.keys().isdisjoint(SHAPE):
         name, _ = identify(job.model)
         check_model(job.model if known_name("models", name) is None else name)
     if job.profile is not None:
         check_profile(job.profile)
+
+
+def _say_doubts(system: str | None, chip: str | None) -> None:
+    """Say what is doubtful about machines of the user's own."""
+    from dmodel.catalog.loader import resolve, table
+
+    entries = [table("systems")[resolve("systems", system)]] if system else []
+    chip = chip or next((entry["chip"] for entry in entries), None)
+    entries += [table("chips")[resolve("chips", chip)]] if chip else []
+    for text in dict.fromkeys(text for entry in entries for text in entry.get("notes", ())):
+        say(f"dmodel: {text}")
 
 
 SHAPE = ("model", "n_layers", "d_model", "d_ff", "n_heads", "vocab")
@@ -94,7 +105,7 @@ SHAPE = ("model", "n_layers", "d_model", "d_ff", "n_heads", "vocab")
 
 def _own_words(job: Job) -> dict[str, Any]:
     """Options of the job as columns."""
-    names = ("devices", "model", "seq_len", "global_batch", "precision", "stack")
+    names = ("chip", "devices", "model", "seq_len", "global_batch", "precision", "stack")
     return {COLUMNS.get(name, name): value for name, value in _given(job, names).items()}
 
 
@@ -105,7 +116,7 @@ def _given(record: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 NEEDED = {
-    "system": ("accelerator",),
+    "system": ("accelerator", "system"),
     "devices": ("n_accel",),
     "model": ("model", "n_layers"),
     "global_batch": ("global_batch",),
@@ -118,7 +129,9 @@ def _check_missing(job: Job, said: dict[str, str]) -> None:
     missing = [
         f"--{name.replace('_', '-')}"
         for name, others in NEEDED.items()
-        if getattr(job, name) in (None, "") and said.keys().isdisjoint(others)
+        if getattr(job, name) in (None, "")
+        and said.keys().isdisjoint(others)
+        and not (name == "system" and job.chip)
     ]
     if missing:
         raise InputError(

@@ -3,7 +3,7 @@ of the two together."""
 
 from __future__ import annotations
 
-from dmodel.catalog.chips import generation
+from dmodel.catalog.chips import generation, known_as
 from dmodel.catalog.loader import known_name
 from dmodel.catalog.stack import stack as software
 
@@ -31,7 +31,7 @@ def members(accelerator: str | None, stack: str | None) -> dict[str, str]:
     >>> members("GB200", "megatron-bridge/26.02")["port"]
     'blackwell megatron-bridge'
     """
-    chip = (known_name("chips", accelerator) or accelerator) if accelerator else ""
+    chip = _chip(accelerator) if accelerator else ""
     of_chip = generation(chip)
     none: dict[str, str] = dict.fromkeys(("lineage", "stack", "variant"), "")
     of_stack: dict[str, str] = dict(_of_stack(stack)) if stack else none
@@ -44,6 +44,12 @@ def members(accelerator: str | None, stack: str | None) -> dict[str, str]:
         "port": f"{of_chip or chip} {name}" if both else "",
         "pair": f"{chip} {name}" if both else "",
     }
+
+
+def _chip(accelerator: str) -> str:
+    """The chip that is meant, or the one whose coefficients hold for it; as given if unknown."""
+    main = known_name("chips", accelerator)
+    return accelerator if main is None else known_as(main)
 
 
 def _of_stack(name: str) -> dict[str, str]:
