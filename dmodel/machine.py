@@ -26,9 +26,11 @@ def machine(
     name = question.system or str(values.get("system", ""))
     said.extend(_notes(question, chip, name))
     base = _looked_up(chip, name, None, question.precision, question.system != "", edition())
-    size = question.number("domain_size")
-    if not question.system:
-        size, text = _domain(question, values, base, size)
+    host = values.get("accel_per_node", question.number("accel_per_node"))
+    if question.system:
+        size = question.number("domain_size") or _of_a_host(host, base)
+    else:
+        size, text = _domain(question, host, base)
         said.extend([Assumption(text, about=("domain_size",))] if text else [])
     if size is not None:
         base = _looked_up(chip, name, size, question.precision, False, edition())
@@ -50,18 +52,21 @@ def _notes(question: Question, chip: str, system: str) -> list[Assumption]:
     return found
 
 
-def _domain(
-    question: Question, values: Mapping[str, Any], base: Cluster, given: float | None
-) -> tuple[float | None, str]:
+def _of_a_host(host: float | None, base: Cluster) -> float | None:
+    """Devices of the innermost domain where a host holds fewer; None where it does not say."""
+    return host_size(host, base.network) if host else None
+
+
+def _domain(question: Question, host: float | None, base: Cluster) -> tuple[float | None, str]:
     """Devices of the innermost domain, None = the catalog's, and what is assumed of it."""
-    host = values.get("accel_per_node", question.number("accel_per_node"))
+    given = question.number("domain_size")
     devices = question.known("n_accel")
     if given and not (given == host and is_host_of_torus(given, devices, base.network)):
         return given, ""
     start = f"domain_size {given:g}, one host" if given else "domain_size blank"
     if (size := slice_size(devices, host, base.network)) is not None:
         return size, f"{start}: {size:g}, the slice as one torus"
-    size = host_size(host, base.network) if host else None
+    size = _of_a_host(host, base)
     whose = "the catalog's" if size is None else f"{size:g}, the devices of a host"
     return size, f"{start}: {whose}"
 
