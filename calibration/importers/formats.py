@@ -6,7 +6,20 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from calibration.importers import kineto, maxtext, megatron, mlperf, nccl, nemo, torchtitan, xplane
+from calibration.importers import (
+    frameworks,
+    golden,
+    kineto,
+    lightning,
+    maxtext,
+    megatron,
+    mlperf,
+    nccl,
+    nemo,
+    torchtitan,
+    trainer,
+    xplane,
+)
 from calibration.importers.found import Result, Trouble
 from calibration.importers.source import Source
 from dmodel.errors import InputError
@@ -29,6 +42,12 @@ FORMATS: dict[str, Format] = {
     torchtitan.NAME: Format("torchtitan training log", torchtitan.SIGN, torchtitan.parse),
     nemo.NAME: Format("NeMo training log", nemo.SIGN, nemo.parse),
     megatron.NAME: Format("Megatron-LM training log", megatron.SIGN, megatron.parse),
+    golden.NAME: Format("golden values of Megatron-LM, JSON", golden.SIGN, golden.parse),
+    **{f.name: Format(f.about, f.sign, frameworks.parser(f)) for f in frameworks.FRAMEWORKS},
+    lightning.NAME: Format("log of Lightning, its progress bar", lightning.SIGN, lightning.parse),
+    trainer.NAME: Format(
+        "log of the Hugging Face Trainer, Axolotl or LLaMA-Factory", trainer.SIGN, trainer.parse
+    ),
     xplane.NAME: Format("profile of JAX or XLA, .xplane.pb", None, xplane.parse),
 }
 """By name, in the order in which they are tried."""

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from calibration.importers import formats
+from calibration.importers import formats, judged
+from calibration.importers.beside import Beside, beside
 from calibration.importers.found import (
     COLLECTIVES,
     PROFILE_COLUMNS,
@@ -17,6 +18,7 @@ from calibration.importers.found import (
     Trouble,
     cell,
     column,
+    number,
 )
 from calibration.importers.source import Source
 from calibration.micro.schema import COLLECTIVE
@@ -54,6 +56,10 @@ class Imported(NamedTuple):
       troubles: what could not be read, and where; files that could not be used included.
       needed: column → rows that are blank there and cannot be used so. unusable: (row, reason) of
         rows that have another fault.
+      hints: column → what files let guess of it, as it is to be typed, and why.
+      conflicts: what files, files beside them and given cells say of the same, and which counts.
+      doubts: what is wrong with rows by physics, in one line each: (file, line, reason), and
+        whether the row is left out, or kept with its flag.
     """
 
     table: str
@@ -63,6 +69,9 @@ class Imported(NamedTuple):
     troubles: list[Trouble]
     needed: dict[str, list[int]]
     unusable: dict[int, str]
+    hints: dict[str, str]
+    conflicts: list[str]
+    doubts: list[judged.Doubt]
 
 
 def settings(pairs: Sequence[str]) -> dict[str, str]:
@@ -164,17 +173,22 @@ class _Files(NamedTuple):
 
 
 def read(
-    paths: Sequence[Path], format: str | None = None, given: Mapping[str, str] | None = None
+    paths: Sequence[Path],
+    format: str | None = None,
+    given: Mapping[str, str] | None = None,
+    with_files: Sequence[Path] = (),
 ) -> Imported:
     """Import files into one table.
 
     Args:
       format: of all files; None = by their contents.
       given: cells that hold for all rows, in place of what the files say.
+      with_files: files that say how the run was made; they fill blank cells of all rows.
     Raises:
-      InputError: no file could be used, files of two kinds of tables, or cells given that the table
-        does not have.
+      InputError: no file could be used, files of two kinds of tables, cells given that the table
+        does not have, or nothing but rows that physics forbids.
     """
+    known = [beside(path) for path in with_files]
     files = _Files([], [], [])
     seen: set[Path] = set()
     for path in paths:
@@ -193,7 +207,7 @@ def read(
             "; ".join(f"{t.file}: {t.reason}" for t in files.troubles[:3])
             or "no file given; name one or more logs or profiles"
         )
-    return together(files.results, files.about, files.troubles, given or {})
+    return together(files.results, files.about, files.troubles, given or {}, known)
 
 
 def _table(results: Sequence[tuple[str, Result]]) -> str:
@@ -207,17 +221,26 @@ def _table(results: Sequence[tuple[str, Result]]) -> str:
     return tables.pop()
 
 
+class _Rows(NamedTuple):
+    """Rows while they are put together: cells, (file, line), and what is to be said of them."""
+
+    rows: list[dict[str, str]]
+    origin: list[tuple[str, int]]
+    conflicts: list[str]
+
+
 def together(
     results: Sequence[tuple[str, Result]],
     files: list[dict[str, Any]],
     troubles: list[Trouble],
     given: Mapping[str, str],
+    known: Sequence[Beside] = (),
 ) -> Imported:
     """Rows of several files as one table, with what is still missing.
 
     Raises:
-      InputError: the files make two kinds of tables, or cells are given that the table does not
-        have.
+      InputError: the files make two kinds of tables, cells are given that the table does not have,
+        or physics forbids every row.
     """
     table = _table(results)
     foreign = [name for name in given if column(name, table) is None]
@@ -225,14 +248,113 @@ def together(
         raise InputError(
             f"--set {foreign[0]}=…: the files make a table of {table}, which has no such column"
         )
-    rows, origin = [], []
+    if known and table == COLLECTIVES:
+        raise InputError(
+            f"--with {known[0].path}: the files make a table of collectives, of which it says "
+            "nothing; use --set"
+        )
+    found = _Rows([], [], [])
     for _, result in results:
-        for line, cells in result.rows:
-            whole = _with_given({"source": Path(result.file).name} | cells, given, table)
-            rows.append(with_shape(whole) if table == TRACES else whole)
-            origin.append((result.file, line))
-    unusable = _unusable(table, rows, origin)
-    return Imported(table, rows, origin, files, troubles, _needed(table, rows), unusable)
+        for i in range(len(result.rows)):
+            _put(found, result, i, given, known, table)
+    unusable = _unusable(table, found.rows, found.origin)
+    needed = _needed(table, found.rows)
+    judgement = judged.judge(found.rows, found.origin, table, unusable)
+    if found.rows and not judgement.kept:
+        raise InputError("; ".join(str(doubt) for doubt in judgement.doubts[:3]))
+    return Imported(
+        table,
+        [found.rows[i] for i in judgement.kept],
+        [found.origin[i] for i in judgement.kept],
+        files,
+        troubles,
+        _renumbered(needed, judgement.kept),
+        {n: unusable[i] for n, i in enumerate(judgement.kept) if i in unusable},
+        {name: text for _, r in results for name, text in r.hints.items() if name in needed},
+        list(dict.fromkeys(found.conflicts)),
+        judgement.doubts,
+    )
+
+
+def _renumbered(needed: dict[str, list[int]], kept: Sequence[int]) -> dict[str, list[int]]:
+    """Rows by their places among those that are kept."""
+    place = {i: n for n, i in enumerate(kept)}
+    found = {name: [place[i] for i in rows if i in place] for name, rows in needed.items()}
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def _put(
+    found: _Rows,
+    result: Result,
+    i: int,
+    given: Mapping[str, str],
+    known: Sequence[Beside],
+    table: str,
+) -> None:
+    """Put a row of a file together: given cells before its own, its own before those beside it."""
+    line, cells = result.rows[i]
+    cells = {"source": Path(result.file).name} | cells
+    whole = _with_given(_beside(found, result.file, cells, given, known), given, table)
+    whole = _timed(with_shape(whole), result.rates[i]) if table == TRACES else whole
+    found.rows.append(whole)
+    found.origin.append((result.file, line))
+
+
+def _beside(
+    found: _Rows,
+    file: str,
+    cells: dict[str, str],
+    given: Mapping[str, str],
+    known: Sequence[Beside],
+) -> dict[str, str]:
+    """A row with blank cells filled from files beside it, the first that says a cell; what they say
+    otherwise is noted."""
+    own, named, mine = _flat(cells), _flat(given), _flat(cells)
+    if set(AGAIN) & set(own):
+        # what is recomputed is said in one of several ways; all are the log's, then
+        own = dict.fromkeys(AGAIN, "") | own
+    by: dict[str, str] = {}
+    for each in known:
+        for name, value in _flat(each.cells).items():
+            said, where = next(
+                ((s[name], w) for s, w in ((named, "--set"), (own, file)) if name in s),
+                (mine.get(name), by.get(name, "")),
+            )
+            if said is None:
+                mine[name], by[name] = value, str(each.path)
+            elif said and not _is_same(said, value):
+                found.conflicts.append(
+                    f"{name}: {where} says {said}, {each.path} says {value}; {where} counts"
+                )
+    for name, value in named.items():
+        if name in own and own[name] and not _is_same(own[name], value):
+            found.conflicts.append(f"{name}: --set says {value}, {file} says {own[name]}; --set counts")
+    if by:
+        kinds = ", ".join(f"{each.path.name} ({each.kind})" for each in known)
+        mine["note"] = "; ".join(filter(None, [mine.get("note", ""), f"{', '.join(by)} of {kinds}"]))
+    return _cells(mine)
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two cells say the same."""
+    values = number(one), number(other)
+    if None not in values:
+        return abs(values[0] - values[1]) <= 1e-6 * abs(values[0])  # type: ignore[operator]
+    return one.strip().lower() == other.strip().lower()
+
+
+def _timed(row: dict[str, str], rates: Mapping[str, float]) -> dict[str, str]:
+    """A row whose step time follows from a rate, once its batch is known."""
+    batch, seq_len = number(row.get("global_batch")), number(row.get("seq_len"))
+    if row.get("step_time_s") or not rates or not batch:
+        return row
+    samples = rates.get("samples_per_s") or rates.get("tokens_per_s", 0.0) / (seq_len or float("inf"))
+    text, why = cell("step_time_s", batch / samples if samples else None)
+    if why or not text:
+        return row
+    rate = f"{samples:.6g} sequences a second of all devices"
+    note = "; ".join(filter(None, [row.get("note"), f"step time: global_batch over {rate}"]))
+    return row | {"step_time_s": text, "note": note}
 
 
 def _needed(table: str, rows: list[dict[str, str]]) -> dict[str, list[int]]:
