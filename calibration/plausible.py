@@ -6,23 +6,14 @@ Such rows are named, never dropped, and a fit takes them as they stand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from calibration.traces import Cases, Problem, TraceTable, reader, to_cases
-from calibration.traces.table import FLAGGED, IMPLAUSIBLE, REFUSED, Finding, Row
+from calibration.traces import Cases, Problem
 from dmodel.counts import active_parameters
 from dmodel.run import tokens_per_step
 from dmodel.tables import parameter_groups
-
-__all__ = ["FLAGGED", "IMPLAUSIBLE", "REFUSED", "Finding", "findings", "implausible"]
-
-LEAST = 1e-3
-"""Utilization below which a time is doubted [1]: of the published rows none is below 0.012."""
-
-ROUNDED = 0.02
-"""Relative distance of a row's time and rate that roundings explain."""
 
 FAR = 30.0
 """Times that a prediction may be off before the measurement is doubted: of the published rows none
@@ -81,76 +72,6 @@ def too_much_memory(cases: Cases) -> list[Problem]:
         )
         for i in np.flatnonzero(peak > ROOM * has).tolist()
     ]
-
-
-def findings(row: Row | Mapping[str, str], require_time: bool = True) -> list[Finding]:
-    """What physics says against a finished row of traces or of collectives; none where it can be
-    believed.
-
-    Args:
-      row: of a file, or cells by column. Cells of collectives are known by `collective`.
-      require_time: a row of traces without a measured time is refused.
-    """
-    row = row if isinstance(row, Row) else Row("", 0, row)
-    if row.text("collective"):
-        return list(_of_collective(row))
-    if wrong := reader.problems(row, require_time):
-        return [Finding("unusable", REFUSED, text) for text in wrong]
-    cases = to_cases(TraceTable(tuple(row.cells), (row,), (), (), ()))
-    return [*_of_time(row, cases), *_of_memory(cases), *_of_rate(row)]
-
-
-def _of_time(row: Row, cases: Cases) -> Iterator[Finding]:
-    """A time that asks for more than the chips' peak, or next to nothing of it."""
-    share = float(least_utilization(cases)[0])
-    if not (share > 1.0 or share < LEAST and not _said_slow(row.text("flag"))):
-        return
-    need = float(np.ravel(least_flops(cases))[0])
-    peak = float(np.ravel(cases.system.chip.flops_per_s)[0])
-    chips = f"{row.known('n_accel'):g} × {row.accelerator}"
-    text = (
-        f"measured time {float(cases.labels.step_time_s[0]):.6g} s: {need:.4g} FLOP of a step at "
-        f"least, over {peak:.4g} FLOP/s of each of {chips}, is {share:.3g} times the peak; expected "
-    )
-    if share > 1.0:
-        yield Finding("beyond-peak", REFUSED, text + "less than 1")
-    else:
-        yield Finding("idle", FLAGGED, text + f"{LEAST:g} or more")
-
-
-def _of_memory(cases: Cases) -> Iterator[Finding]:
-    """A peak of more memory than the device has."""
-    for problem in too_much_memory(cases):
-        yield Finding("memory", REFUSED, problem.reason)
-
-
-def _of_rate(row: Row) -> Iterator[Finding]:
-    """A time and a throughput that contradict each other."""
-    given, derived = row.number("step_time_s"), reader.derived_time(row)
-    if given and derived and abs(given / derived - 1.0) > ROUNDED:
-        text = f"step_time_s = {given:g} but the throughput says {derived:.5g} s"
-        yield Finding("contradiction", FLAGGED, f"{text}; step_time_s counts")
-
-
-def _of_collective(row: Row) -> Iterator[Finding]:
-    """One rank, and rates of nothing: no network was measured."""
-    ranks = _figure(row, "n_accel")
-    if ranks is not None and ranks < 2.0:
-        text = f"{row.text('collective')} of {ranks:g} rank: it moves no byte over a network"
-        yield Finding("one-rank", REFUSED, text, "say the ranks of the run")
-    for name in ("time_us", "algbw_GBs", "busbw_GBs"):
-        value = _figure(row, name)
-        if row.text(name) and (value is None or not 0.0 < value < np.inf):
-            text = f"{name} = {row.text(name)}: expected a number above 0"
-            yield Finding("no-rate", REFUSED, text)
-
-
-def _figure(row: Row, name: str) -> float | None:
-    """A cell of any table as a number; None where it is blank or none."""
-    try:
-        return float(row.text(name))
-    except ValueError:
-        return None
 
 
 def implausible(cases: Cases, predicted: np.ndarray, profiles: Sequence[str]) -> list[Problem]:

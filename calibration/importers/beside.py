@@ -15,12 +15,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from calibration.importers import maxtext, megatron, nemo, settings, torchtitan
-from calibration.importers.found import cell, count, number, truth
+from calibration.importers import maxtext, megatron, memory, nemo, settings, torchtitan
+from calibration.importers.found import Result, cell, count, number, truth
 from calibration.importers.source import Line, Source
 from dmodel.catalog.configs import read as read_config
+from dmodel.counts import parameters
 from dmodel.errors import InputError
-from dmodel.shape import columns_of
+from dmodel.shape import catalog_shape, columns_of
+from dmodel.units import GIB
 
 Cells = dict[str, str]
 Words = dict[str, str]
@@ -35,8 +37,8 @@ class Beside(NamedTuple):
 
 
 HELP = (
-    "a Hugging Face or DeepSpeed config.json, a launch script, or the configuration of Megatron, "
-    "NeMo, torchtitan (TOML), MaxText, Axolotl or LLaMA-Factory (YAML)"
+    "a Hugging Face or DeepSpeed config.json, a launch script, the configuration of Megatron, NeMo, "
+    "MaxText, Axolotl or LLaMA-Factory (YAML) or torchtitan (TOML), or a memory snapshot"
 )
 
 
@@ -47,6 +49,8 @@ def beside(path: Path) -> Beside:
       InputError: it cannot be read, is of no known kind, or says nothing of a row.
     """
     source = Source.of(path)
+    if memory.is_pickle(source.data):
+        raise InputError(f"{path}: {memory.CONVERT}")
     if not source.is_text:
         raise InputError(f"{path}: no text; expected {HELP}")
     kind, told = _told(path, source)
@@ -62,6 +66,9 @@ def beside(path: Path) -> Beside:
 
 def _told(path: Path, source: Source) -> tuple[str, dict[str, Any]]:
     """Kind of file, and values by column."""
+    if memory.SIGN.search(source.text[: 1 << 20]):
+        found = memory.peak(source, Result(source.name))
+        return "memory", {"peak_memory_gib": found.nbytes / GIB} if found else {}
     if source.text.lstrip()[:1] == "{":
         return _of_json(path, source)
     if path.suffix == ".toml" or re.search(r"^\[(?:training|parallelism|model)\]", source.text, re.M):
@@ -78,14 +85,24 @@ def _of_json(path: Path, source: Source) -> tuple[str, dict[str, Any]]:
         raise InputError(f"{path}: no JSON ({str(error)[:60]}); expected {HELP}") from None
     if any(name in document for name in ("train_batch_size", "zero_optimization")):
         return "configuration of DeepSpeed", _deepspeed(settings.flat(document))
+    return "config.json of a model", _model(path, document)
+
+
+SHAPE = "n_layers d_model d_ff gated_mlp n_heads n_kv_heads head_dim vocab".split()
+OF_EXPERTS = ("n_experts", "top_k")
+
+
+def _model(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of a model, its count of parameters among them, and its name where the catalog has
+    it under the name that the file says."""
     model = read_config(path).model
-    names = ("n_layers d_model d_ff gated_mlp n_heads n_kv_heads head_dim vocab n_experts top_k").split()
     columns = columns_of(model)
-    dense = columns.get("n_experts", 0.0) <= 1.0
-    return "config.json of a model", {
-        name: float(columns[name])
-        for name in names
-        if name in columns and not (dense and name in ("n_experts", "top_k"))
+    names = [*SHAPE, *(OF_EXPERTS if columns.get("n_experts", 0.0) > 1.0 else ())]
+    named = _name(str(document.get("_name_or_path", "")))
+    known = named and catalog_shape(named)
+    return {n: float(columns[n]) for n in names if n in columns} | {
+        "n_params": float(parameters(model)),
+        "model": named if known else None,
     }
 
 
@@ -144,7 +161,7 @@ def _nemo(config: settings.Settings, last: settings.Settings) -> dict[str, Any]:
 
 
 def _megatron(config: settings.Settings, last: settings.Settings) -> dict[str, Any]:
-    found = megatron.described(_aliased(last))[0]
+    found = megatron.described(_whole(last))[0]
     return found | {"global_batch": count(last.get("global_batch_size"))}
 
 
@@ -160,18 +177,9 @@ ABSENT = {
 (`megatron/training/arguments.py`)."""
 
 
-def _aliased(arguments: settings.Settings) -> settings.Settings:
-    """Arguments of Megatron-LM as its dump has them: with those left out, and the data-parallel
-    ranks, where the arguments are those of a whole command."""
-    if {"num_layers", "hidden_size"} <= set(arguments):
-        arguments = ABSENT | arguments
-    devices = count(arguments.get("world_size"))
-    inner = 1
-    for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
-        inner *= count(arguments.get(name)) or 1
-    if devices and "data_parallel_size" not in arguments and devices % inner == 0:
-        return arguments | {"data_parallel_size": str(devices // inner)}
-    return arguments
+def _whole(arguments: settings.Settings) -> settings.Settings:
+    """Arguments of Megatron-LM with those left out, where they are those of a whole command."""
+    return ABSENT | arguments if {"num_layers", "hidden_size"} <= set(arguments) else arguments
 
 
 TRAINER = {
@@ -263,7 +271,7 @@ def _words(source: Source) -> Words:
     text = re.sub(r"\\\s*\n", " ", "\n".join(line.text for line in source.lines))
     variables = _variables(text)
     found: Words = {}
-    for line in text.split("\n"):
+    for line in re.split(r"\n|;|&&", text):
         batch = _BATCH.match(line.strip())
         plain = batch[1] if batch else re.sub(r"(^|\s)#.*$", "", line)
         found |= dict(_arguments(_split(_filled(plain, variables))))
@@ -277,11 +285,18 @@ def _variables(text: str) -> Words:
     for name, inside in re.findall(r"([A-Za-z_]\w*)\+?=\(([^()]*)\)", text):
         plain = re.sub(r"(?m)(^|\s)#.*$", "", inside)
         found[name] = " ".join([found.get(name, ""), *plain.split()]).strip()
-    for line in text.split("\n"):
-        match = _ASSIGNED.match(line.partition(" #")[0])
+    for statement in re.split(r"\n|;|&&", text):
+        match = _ASSIGNED.match(statement.partition(" #")[0])
         if match and "(" not in match[2]:
-            found[match[1]] = match[2].strip().strip("'\"")
+            found[match[1]] = _by_itself(match[1], match[2].strip().strip("'\""))
     return found
+
+
+def _by_itself(name: str, text: str) -> str:
+    """A value that gives its own name a default: that default."""
+    return _VARIABLE.sub(
+        lambda f: f[2] if f[1] == name and f[2] is not None else f[0], text
+    )
 
 
 def _filled(text: str, variables: Words) -> str:

@@ -13,6 +13,7 @@ from calibration.importers import (
     lightning,
     maxtext,
     megatron,
+    memory,
     mlperf,
     nccl,
     nemo,
@@ -36,7 +37,6 @@ class Format(NamedTuple):
 
 FORMATS: dict[str, Format] = {
     kineto.NAME: Format("Chrome trace of the PyTorch profiler, JSON", kineto.SIGN, kineto.parse),
-    nccl.NAME: Format("log of nccl-tests or rccl-tests", nccl.SIGN, nccl.parse),
     mlperf.NAME: Format("MLPerf training log, :::MLLOG lines", mlperf.SIGN, mlperf.parse),
     maxtext.NAME: Format("MaxText training log", maxtext.SIGN, maxtext.parse),
     torchtitan.NAME: Format("torchtitan training log", torchtitan.SIGN, torchtitan.parse),
@@ -47,6 +47,12 @@ FORMATS: dict[str, Format] = {
     lightning.NAME: Format("log of Lightning, its progress bar", lightning.SIGN, lightning.parse),
     trainer.NAME: Format(
         "log of the Hugging Face Trainer, Axolotl or LLaMA-Factory", trainer.SIGN, trainer.parse
+    ),
+    memory.NAME: Format(
+        "memory snapshot of PyTorch as JSON, or memory analysis of XLA", memory.SIGN, memory.parse
+    ),
+    nccl.NAME: Format(
+        "log of nccl-tests, rccl-tests, mscclpp-test or nccom-test", nccl.SIGN, nccl.parse
     ),
     xplane.NAME: Format("profile of JAX or XLA, .xplane.pb", None, xplane.parse),
 }
@@ -64,6 +70,8 @@ def detect(source: Source) -> str:
     found = _by_text(source) if source.is_text else None
     if found:
         return found
+    if memory.is_pickle(source.data):
+        raise InputError(f"{source.name}: {memory.CONVERT}")
     known = "; ".join(f"{name}: {f.about}" for name, f in FORMATS.items())
     raise InputError(
         f"{source.name}:1: of no known format, it begins with {source.data[:40]!r}. Known are "

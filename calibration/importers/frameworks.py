@@ -68,7 +68,7 @@ def _of(kind: str, name: str, scale: float = 1.0) -> Quantity:
 
 def _dumped(column: str, name: str, words: Mapping[str, str] = {}) -> Fact:
     """A fact of a dump `name ..... value`."""
-    return Fact(column, re.compile(rf"\b{name} \.{{3,}} ?(?:stage=)?(\S+)"), words)
+    return Fact(column, re.compile(rf"\b{name} \.* ?(?:stage=)?(\S+)$|\b{name} \.* ?stage=(\d)"), words)
 
 
 PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
@@ -130,7 +130,6 @@ DEEPSPEED = Framework(
         _dumped("n_accel", "world_size"),
         _dumped("zero_stage", "(?:zero_config|zero_optimization_stage)"),
         _dumped("precision", "bfloat16_enabled", {"True": "bf16"}),
-        _dumped("precision", "bfloat16_config \\.* enabled", {"True": "bf16"}),
         _dumped("precision", "fp16_enabled", {"True": "fp16"}),
     ),
 )
@@ -235,7 +234,8 @@ def _facts(framework: Framework, lines: Sequence[Line]) -> dict[str, Any]:
     for fact in framework.facts:
         for _, text in lines:
             if found := fact.pattern.search(text):
-                value = fact.words.get(found[1]) if fact.words else count(found[1])
+                text = found[1] or found[2]
+                value = fact.words.get(text) if fact.words else number(text)
                 told |= {} if value is None else {fact.column: value}
     return told
 

@@ -90,10 +90,12 @@ TOGETHER = 2.0
 
 def _is_same(known: Step, step: Step, is_first: bool) -> bool:
     """Whether two logged times are of one step: alike, or written at the same time; those of a
-    run's first step differ by what each rank compiles."""
+    run's first step differ by what each rank compiles. A first step that comes again later begins
+    another run."""
     if known.clock is not None and step.clock is not None:
         near = abs(step.clock - known.clock) <= max(TOGETHER, known.seconds, step.seconds)
-        return near or (step.clock > known.clock and _is_alike(known, step))
+        later = step.clock > known.clock and not is_first
+        return near or (later and _is_alike(known, step))
     return is_first or _is_alike(known, step)
 
 

@@ -88,11 +88,21 @@ def _take(runs: list[_Run], line: Line) -> None:
         if n := count(head[2]):
             run.head[head[1].partition(" (")[0]] = n
     elif figures := dict(_FIGURE.findall(line.text)):
-        if "train_runtime" in figures and "train_runtime" in run.end:
+        if _ends_again(run, figures.get("train_runtime")):
             runs.append(run := _Run(line.number))
         _figures(run, line, figures)
     if not _LABEL.match(line.text) and (shown := state(line.number, line.text)):
         run.states.append(shown)
+
+
+SHOWN = 1.0
+"""Seconds by which the same runtime may differ in two notations."""
+
+
+def _ends_again(run: _Run, runtime: str | None) -> bool:
+    """Whether a runtime is that of another run than this one, which has ended."""
+    before, now = run.end.get("train_runtime"), _seconds(runtime or "")
+    return before is not None and now is not None and abs(now - before) > SHOWN
 
 
 def _figures(run: _Run, line: Line, figures: dict[str, str]) -> None:
@@ -143,6 +153,8 @@ def _row(result: Result, run: _Run, stack: str) -> None:
     rates = {"tokens_per_s": statistics.median(run.throughput)} if run.throughput else {}
     rate = statistics.median(run.tokens) if run.tokens else None
     notes = [time.says] if time else []
+    if time and rate:
+        notes.append(f"{rate:g} tokens a second and device, of those that are trained on")
     if run.throughput:
         notes.append(f"throughput {run.throughput[-1]:g} tokens a second of all devices")
     batch = cells["global_batch"]
@@ -154,7 +166,7 @@ def _row(result: Result, run: _Run, stack: str) -> None:
             "stack": stack,
             "step_time_s": time.seconds if time else None,
             "global_batch": batch,
-            "tokens_per_s_per_accel": rate,
+            "tokens_per_s_per_accel": None if time else rate,
             "peak_memory_gib": _peak(run),
             "note": "; ".join(notes),
         },

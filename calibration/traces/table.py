@@ -25,31 +25,6 @@ class Problem(NamedTuple):
         return f"{self.file}:{self.line}: {self.reason}"
 
 
-REFUSED, FLAGGED, NOTED = "refused", "flagged", "noted"
-"""Severities of a finding: the row cannot be used, is hard to believe, or is read otherwise than
-written."""
-
-IMPLAUSIBLE = "implausible"
-"""Flag of rows that are hard to believe."""
-
-
-class Finding(NamedTuple):
-    """Something wrong with a row (`calibration.plausible`).
-
-    Attributes:
-      kind: a word. severity: `REFUSED`, `FLAGGED` or `NOTED`. arithmetic: what contradicts what,
-        with its numbers, in one line. advice: what would mend it; "" where nobody can tell.
-    """
-
-    kind: str
-    severity: str
-    arithmetic: str
-    advice: str = ""
-
-    def __str__(self) -> str:
-        return "; ".join(filter(None, [self.arithmetic, self.advice]))
-
-
 class Row(NamedTuple):
     """One line of a file. cells: column → text as written ("" = blank); cells of later additions
     stay. filled: blank columns of its shape → what the catalog has for its model."""
