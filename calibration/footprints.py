@@ -18,6 +18,7 @@ import numpy as np
 
 from calibration.padding import padded
 from calibration.traces import Cases
+from calibration.traces.table import IMPLAUSIBLE
 from dmodel.footprint import NAMES, Footprint, from_unconstrained, prior, to_unconstrained
 from dmodel.profiles.record import Fitted
 from dmodel.step import memory_use
@@ -144,14 +145,18 @@ def fit_footprint(cases: Cases, start: Footprint | None = None) -> Fitted:
     return Fitted(values, float(np.sqrt((WITHIN * best.scale) ** 2 + unsure)))
 
 
+LEFT_OUT = ("lora", "offload", IMPLAUSIBLE)
+"""Flags of rows whose peaks are not fitted."""
+
+
 def fit_footprints(cases: Cases, known: Mapping[str, Fitted]) -> dict[str, Fitted]:
     """Footprints of all stacks that have rows with a measured peak, from what is known of them.
 
     Rows flagged `lora` or `offload` are left out: adapters, and optimizer state on the host, are no
-    part of the model.
+    part of the model. So are rows that are hard to believe.
     """
     flags = cases.labels.flag.astype(str)
-    beyond = (np.char.find(flags, "lora") >= 0) | (np.char.find(flags, "offload") >= 0)
+    beyond = np.any([np.char.find(flags, word) >= 0 for word in LEFT_OUT], axis=0)
     measured = np.isfinite(cases.labels.peak_memory_bytes) & ~beyond
     found = {}
     for stack in np.unique(cases.labels.stack[measured]).tolist():

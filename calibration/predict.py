@@ -10,10 +10,12 @@ import jax
 import numpy as np
 
 from calibration.padding import longer, row_count
-from calibration.traces import Cases
+from calibration.traces import Cases, TraceTable
+from calibration.traces.table import FLAGGED, REFUSED, Finding
 from dmodel.breakdown import TERMS, Breakdown
 from dmodel.coefficients import NAMES, Coefficients, from_unconstrained
 from dmodel.cost.memory import out_of_memory_probability
+from dmodel.errors import InputError
 from dmodel.footprint import Footprint, whole
 from dmodel.profiles import Profile, nearest
 from dmodel.recorded import Recorded
@@ -61,6 +63,18 @@ class Predictions(NamedTuple):
     scale: np.ndarray
     parameter_sd: np.ndarray
     memory_spread: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Predictions:
+        """The predictions of a mask."""
+        names = {
+            n: [x for x, kept in zip(getattr(self, n), rows, strict=True) if kept]
+            for n in ("profile", "reason")
+        }
+        arrays = jax.tree.map(
+            lambda x: np.asarray(x)[rows],
+            {n: x for n, x in self._asdict().items() if n not in (*names, "convention")},
+        )
+        return self._replace(**names, **arrays)
 
     def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
         """Ends of the interval of step time [s], `[rows]` each; NaN where there is none."""
@@ -178,6 +192,43 @@ def predict(cases: Cases, profile: Profile | None = None) -> Predictions:
         parameter_sd=parameter_sd,
         memory_spread=spread,
     )
+
+
+def beyond_physics(found: Predictions) -> dict[int, Finding]:
+    """What is wrong with predictions, by row: no finite positive number is refused, more FLOP/s
+    than the chips have is flagged."""
+    wrong: dict[int, Finding] = {}
+    figures = {"step time [s]": found.step_time_s, "memory [byte]": found.memory_bytes}
+    for i, share in enumerate(found.mfu.tolist()):
+        bad = [f"{n} {x[i]:.3g}" for n, x in figures.items() if not 0.0 < x[i] < np.inf]
+        if bad:
+            text = f"predicted {', '.join(bad)}: some cell lies outside the range of the model"
+            wrong[i] = Finding("prediction", REFUSED, text)
+        elif share > 1.0:
+            text = f"predicted MFU {share:.3g} by {found.convention}, expected less than 1"
+            wrong[i] = Finding("prediction", FLAGGED, text)
+    return wrong
+
+
+def within_physics(
+    table: TraceTable, cases: Cases, found: Predictions
+) -> tuple[TraceTable, Cases, Predictions]:
+    """Table, cases and predictions without the rows whose predictions are no numbers, which are set
+    aside; those beyond the chips are flagged.
+
+    Raises:
+      InputError: no row is left.
+    """
+    wrong = beyond_physics(found)
+    if not wrong:
+        return table, cases, found
+    table, kept = table.with_findings(wrong), np.ones(len(cases), bool)
+    kept[[i for i, each in wrong.items() if each.severity == REFUSED]] = False
+    if not kept.any():
+        raise InputError(f"no row can be predicted (the first problem: {table.problems[-1]})")
+    flags = np.array([row.flag for row in table.rows], np.str_)
+    cases = cases.take(kept)
+    return table, cases.replace(labels=cases.labels._replace(flag=flags)), found.take(kept)
 
 
 def doubt(

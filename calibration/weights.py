@@ -6,10 +6,12 @@ import numpy as np
 
 from calibration.replay import WEIGHT
 from calibration.traces import Cases
+from calibration.traces.table import IMPLAUSIBLE, without_doubt
 
-FLAG_WEIGHTS = {"derived-from-tflops": 0.5, "offload": 0.0}
+FLAG_WEIGHTS = {"derived-from-tflops": 0.5, "offload": 0.0, IMPLAUSIBLE: 0.0}
 """Weight of flagged rows in a fit: times derived from rounded TFLOP/s carry a convention; host-side
-optimizers are set apart, because the model has no mechanism for them. Rows that are slow for no
+optimizers are set apart, because the model has no mechanism for them; what is hard to believe
+teaches nothing. Rows that are slow for no
 listed reason count in full: the noise has heavy tails, and most of those found so far had a
 mechanism (`coefficients.SPECS["rendezvous"]`)."""
 
@@ -30,6 +32,12 @@ def weights_of(flags: np.ndarray) -> np.ndarray:
 def _words(flag: object) -> list[str]:
     """The words of a row's flag."""
     return str(flag).replace(";", " ").split()
+
+
+def believed(cases: Cases) -> Cases:
+    """The cases without the flag of rows that can hardly be right, so that a fit takes them."""
+    flags = np.array([without_doubt(str(flag)) for flag in cases.labels.flag], np.str_)
+    return cases.replace(labels=cases.labels._replace(flag=flags))
 
 
 def weights_beside(flags: np.ndarray, kept: np.ndarray, old: Cases | None) -> np.ndarray:
@@ -59,6 +67,7 @@ def nothing_left(cases: Cases, held_out: np.ndarray | None) -> str:
         names = _never_fitted(flags[flagged])
         why.append(f"{flagged.sum()} are flagged {names}, which is judged but never fitted")
         remedies.append(f"add rows without the flag {names}")
+        remedies += ["or ask for them (--with-implausible)"] * (IMPLAUSIBLE in names)
     if untimed:
         why.append(f"{untimed} have no measured time")
         remedies.append("fill step_time_s or tokens_per_s_per_accel")

@@ -12,7 +12,7 @@ from calibration.traces.files import Lines, expected, lines
 from calibration.traces.notes import advice
 from calibration.traces.questions import completed, question_of
 from calibration.traces.systems import extend_beside
-from calibration.traces.table import HEADER, Problem, Row, TraceTable
+from calibration.traces.table import HEADER, NOTED, REFUSED, Problem, Row, TraceTable
 from dmodel.catalog.loader import nearest
 from dmodel.catalog.stack import names as stacks
 from dmodel.catalog.stack import stack
@@ -98,8 +98,23 @@ def _judged(
     """Every row of a file that is wanted, by line, and why it cannot be used, "" when it can."""
     whole = [completed(_spelled(row)) for row in file.rows]
     whole = whole if wanted is None else [row for row in whole if wanted(row)]
-    found = [*file.broken, *((row, _reason(row, require_time)) for row in whole)]
-    return sorted(found, key=lambda pair: pair[0].line)
+    reasons = [problems(row, require_time) for row in whole]
+    sound = _doubted([row for row, wrong in zip(whole, reasons, strict=True) if not wrong])
+    broken = [(row, _reason(row, why)) for row, why in zip(whole, reasons, strict=True) if why]
+    return sorted([*file.broken, *broken, *sound], key=lambda pair: pair[0].line)
+
+
+def _doubted(rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
+    """Rows whose cells make sense with what is to be said of them, and why they cannot be used."""
+    # the checks know rows, so they stand on this package
+    from calibration.plausible import doubts
+
+    for row, found in zip(rows, doubts(rows), strict=True):
+        wrong = [str(each) for each in found if each.severity == REFUSED]
+        if wrong:
+            yield row, _reason(row, wrong)
+        else:
+            yield row._replace(found=tuple(found)) if found else row, ""
 
 
 def _misspelled(path: Path, header: Sequence[str]) -> Iterator[Problem]:
@@ -134,12 +149,9 @@ def _spelled(row: Row) -> Row:
     return row._replace(cells={**row.cells, **spelled})
 
 
-def _reason(row: Row, require_time: bool) -> str:
-    """Why a row cannot be used, "" when it can; whose numbers are not in the file is said, and what
-    its note says in vain."""
-    wrong = problems(row, require_time)
-    if not wrong:
-        return ""
+def _reason(row: Row, wrong: Sequence[str]) -> str:
+    """Why a row cannot be used; whose numbers are not in the file is said, and what its note says
+    in vain."""
     text = "; ".join([*wrong, *_unread(row)])
     filled = f" (blank columns of the shape as of {row.text('model')} in the catalog)"
     return text + filled * bool(row.filled)
@@ -233,9 +245,7 @@ def remarks(row: Row) -> Iterator[str]:
     """Mild things about a usable row, which change no decision."""
     yield from _uneven(row)
     yield from _rounded(row)
-    given, derived = row.number("step_time_s"), derived_time(row)
-    if given and derived and abs(given / derived - 1.0) > 0.02:
-        yield f"step_time_s = {given:g} but the throughput says {derived:.5g} s; step_time_s counts"
+    yield from (str(each) for each in row.found if each.severity == NOTED)
     unknown = sorted(set(row.flags) - set(schema.FLAGS))
     if unknown:
         yield f"flag {', '.join(unknown)} is none of {', '.join(schema.FLAGS)}; kept as it is"

@@ -117,7 +117,7 @@ TEXTS: dict[str, Callable[[Row], str]] = {
     "stack": lambda row: row.stack,
     "source": lambda row: row.text("source") or row.stack,
     "model": lambda row: row.text("model"),
-    "flag": lambda row: row.text("flag"),
+    "flag": lambda row: row.flag,
     "precision": lambda row: row.text("precision") or "bf16",
     "file": lambda row: row.file,
     "fingerprint": fingerprint,

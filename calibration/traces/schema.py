@@ -15,7 +15,7 @@ from dmodel.columns import CONFIGURATION, Column, base_precision, parse_number, 
 
 __all__ = ["BY_NAME", "COLUMNS", "Column", "base_precision", "parse_number"]
 
-FLAGS = ("lora", "offload", "derived-from-tflops", "composed", "slow-unexplained")
+FLAGS = ("lora", "offload", "derived-from-tflops", "composed", "slow-unexplained", "implausible")
 
 MEASURED: tuple[Column, ...] = (
     real(
@@ -50,6 +50,7 @@ COLUMNS: tuple[Column, ...] = (
         "settings that no column has, `name=value` with `;` between (`dmodel catalog settings`)",
     ),
     text("flag", "one or more of " + ", ".join(FLAGS) + ", with `;` between"),
+    text("flag_reason", "why a row is flagged implausible"),
     text("note", "caveats, for people"),
 )
 

@@ -25,14 +25,42 @@ class Problem(NamedTuple):
         return f"{self.file}:{self.line}: {self.reason}"
 
 
+REFUSED, FLAGGED, NOTED = "refused", "flagged", "noted"
+"""Severities of a finding: the row cannot be used, is hard to believe, or is read otherwise than
+written."""
+
+IMPLAUSIBLE = "implausible"
+"""Flag of rows that are hard to believe."""
+
+
+class Finding(NamedTuple):
+    """Something wrong with a row (`calibration.plausible`).
+
+    Attributes:
+      kind: a word. severity: `REFUSED`, `FLAGGED` or `NOTED`.
+      arithmetic: what contradicts what, with its numbers, in one line.
+      advice: what would mend it; "" where nobody can tell.
+    """
+
+    kind: str
+    severity: str
+    arithmetic: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, [self.arithmetic, self.advice]))
+
+
 class Row(NamedTuple):
     """One line of a file. cells: column → text as written ("" = blank); cells of later additions
-    stay. filled: blank columns of its shape → what the catalog has for its model."""
+    stay. filled: blank columns of its shape → what the catalog has for its model. found: what is
+    to be said of it as a whole."""
 
     file: str
     line: int
     cells: Mapping[str, str]
     filled: Mapping[str, str] = {}
+    found: tuple[Finding, ...] = ()
 
     def text(self, name: str) -> str:
         """A cell without surrounding blanks, filled where it is blank; "" when blank or when the
@@ -76,9 +104,38 @@ class Row(NamedTuple):
         return known_name("chips", written) or written
 
     @property
+    def doubts(self) -> tuple[Finding, ...]:
+        """Why the row is hard to believe."""
+        return tuple(each for each in self.found if each.severity == FLAGGED)
+
+    @property
     def flags(self) -> tuple[str, ...]:
-        """Flags of the row, in the order written."""
-        return tuple(self.text("flag").replace(",", ";").replace(";", " ").split())
+        """Flags of the row, in the order written, and `IMPLAUSIBLE` where there are doubts."""
+        return _words(self.flag)
+
+    @property
+    def flag(self) -> str:
+        """The cell of flags, with `IMPLAUSIBLE` where there are doubts."""
+        written = self.text("flag")
+        new = self.doubts and IMPLAUSIBLE not in _words(written)
+        return "; ".join(filter(None, [written, IMPLAUSIBLE])) if new else written
+
+    @property
+    def flag_reason(self) -> str:
+        """Why the row is implausible: its doubts, else what the file says."""
+        return "; ".join(map(str, self.doubts)) or self.text("flag_reason")
+
+
+def _words(flag: str) -> tuple[str, ...]:
+    """The words of a cell of flags."""
+    return tuple(flag.replace(",", ";").replace(";", " ").split())
+
+
+def without_doubt(flag: str) -> str:
+    """A cell of flags without `IMPLAUSIBLE`; as written where it has no such word."""
+    words = _words(flag)
+    kept = [word for word in words if word != IMPLAUSIBLE]
+    return flag if len(kept) == len(words) else "; ".join(kept)
 
 
 HEADER = 1
@@ -108,6 +165,12 @@ class TraceTable(NamedTuple):
         return tuple(note for note in self.notes if note.line == HEADER)
 
     @property
+    def doubts(self) -> tuple[Problem, ...]:
+        """Why usable rows are flagged `IMPLAUSIBLE`, each by its place."""
+        doubted = (row for row in self.rows if IMPLAUSIBLE in row.flags)
+        return tuple(Problem(row.file, row.line, row.flag_reason) for row in doubted)
+
+    @property
     def total(self) -> int:
         """Rows read, usable or not."""
         return len(self.rows) + len(self.aside)
@@ -116,6 +179,28 @@ class TraceTable(NamedTuple):
         """The table with only some of its usable rows; what was set aside stays reported."""
         wanted = [keep(r) for r in self.rows] if callable(keep) else list(keep)
         return self._replace(rows=tuple(r for r, k in zip(self.rows, wanted, strict=True) if k))
+
+    def with_findings(self, findings: Mapping[int, Finding]) -> TraceTable:
+        """The table with more findings about some of its usable rows, by index: those that are
+        refused are set aside."""
+        rows = [
+            row._replace(found=(*row.found, findings[i])) if i in findings else row
+            for i, row in enumerate(self.rows)
+        ]
+        refused = [i for i, each in findings.items() if each.severity == REFUSED]
+        reasons = (Problem(rows[i].file, rows[i].line, str(findings[i])) for i in refused)
+        return self._replace(
+            rows=tuple(row for i, row in enumerate(rows) if i not in refused),
+            aside=(*self.aside, *(rows[i] for i in refused)),
+            problems=(*self.problems, *reasons),
+        )
+
+    def with_flags(self) -> TraceTable:
+        """The table with flags and their reasons as cells, where a row is implausible."""
+        if not self.doubts:
+            return self
+        flags, reasons = ([getattr(r, n) for r in self.rows] for n in ("flag", "flag_reason"))
+        return self.with_columns({"flag": flags, "flag_reason": reasons})
 
     def with_columns(self, values: Mapping[str, Sequence[object]]) -> TraceTable:
         """Add columns to the usable rows (blank for those set aside); existing columns of that name
@@ -150,7 +235,7 @@ def fingerprint(row: Row) -> str:
     """12 hexadecimal digits of the SHA-256 of what defines a measurement: configuration, stack,
     time.
 
-    Not its file or line, nor its notes and settings.
+    Not its file or line, nor its notes and settings, nor whether it is believed (`IMPLAUSIBLE`).
     Numbers count by value, so `64` and `64.0` are the same row, and so is a row that went through
     another file format.
     """
@@ -161,6 +246,8 @@ def fingerprint(row: Row) -> str:
             if name == "accelerator"
             else row.stack
             if name == "stack" and row.text(name)
+            else without_doubt(row.text(name))
+            if name == "flag"
             else row.text(name)
         )
         value = row.number(name) if name in NUMBERS else text

@@ -169,6 +169,34 @@ LARGEST_HOST = 16.0
 hosts."""
 
 
+TORUS_HOST = 8.0
+"""Devices of the largest host of a torus: TPU hosts have 1, 4 or 8 chips, or 8 cores of 4 (Google
+Cloud TPU documentation, pages of v4 to TPU7x, 2025-11)."""
+
+
+def slice_size(devices: float, host: float | None, network: Network) -> float | None:
+    """Devices of the slice of a torus that a run of `devices` stands in [count]: all of them, at
+    most a pod; where `host` is more than any host has (`TORUS_HOST`), it is the slice. None where
+    the network is no torus.
+
+    Args:
+      devices: of the run [count]. host: devices of one host, if known [count]. network: of the
+        catalog.
+    """
+    pod, axes = float(network.size[0]), float(network.torus_axes[0])  # type: ignore[index]
+    if axes <= 1.0:
+        return None
+    sliced = host if host and host > TORUS_HOST else devices
+    return min(sliced, devices, pod)
+
+
+def is_host_of_torus(domain: float, devices: float, network: Network) -> bool:
+    """Whether a domain is one host of a slice that has more of them: hosts of a slice share its
+    torus, so no network is between them."""
+    torus = float(network.torus_axes[0]) > 1.0  # type: ignore[index]
+    return torus and domain <= TORUS_HOST and domain < devices
+
+
 def host_size(host: float, network: Network) -> float | None:
     """Devices of a host where it is the fast domain: the catalog's domain is within one host, and
     that host is smaller [count]. None where the catalog's holds.

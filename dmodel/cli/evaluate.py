@@ -31,7 +31,7 @@ def command(
     ready()
     table = table_of(traces)
     report_problems(table)
-    document = _document(table, profile if profile or traces else EVIDENCE, not traces)
+    table, document = _document(table, profile if profile or traces else EVIDENCE, not traces)
     deliver(document, json, _show)
     if strict and (wrong := faults(table)):
         say(f"dmodel: {wrong} (--strict)")
@@ -45,24 +45,25 @@ def table_of(traces: list[Path] | None) -> TraceTable:
     return read(list(traces)) if traces else published()
 
 
-def _document(table: TraceTable, profile: str | None, shipped: bool) -> Document:
+def _document(table: TraceTable, profile: str | None, shipped: bool) -> tuple[TraceTable, Document]:
+    """The table as far as its predictions are numbers, and what is to be said of it."""
     from calibration.evaluate import evaluate
     from calibration.predict import assign, predict
     from calibration.same import published_cases
     from calibration.traces import to_cases
     from dmodel import profiles
     from dmodel.cli.noticed import noticed, say_noticed
-    from dmodel.cli.rows import errors_by_source, reasons, say_profiles
+    from dmodel.cli.rows import errors_by_source, finite, reasons, say_profiles
 
     cases = published_cases() if shipped else to_cases(table)
     base = None if profile is None else profiles.load(profile)
-    found = predict(cases, base)
+    table, cases, found = finite(table, cases, predict(cases, base))
     say_profiles(found.profile, found.reason)
     seen = noticed(table, cases, found.step_time_s, found.profile)
-    say_noticed(seen, len(cases))
+    say_noticed(seen, table)
     fitted, doubtful = _fitted(cases, assign(cases, base)[0])
     judged = evaluate(cases, found.step_time_s, fitted)
-    return {
+    document = {
         "rows_read": table.total,
         "rows_used": len(cases),
         "set_aside": [p._asdict() for p in table.problems],
@@ -82,6 +83,7 @@ def _document(table: TraceTable, profile: str | None, shipped: bool) -> Document
         ),
         "dense_16_bit_gpu_without_flags": headline(cases, found.step_time_s, fitted),
     }
+    return table, document
 
 
 def _fitted(cases: Cases, used: list[Profile]) -> tuple[np.ndarray, int]:

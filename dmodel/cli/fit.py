@@ -58,6 +58,14 @@ HoldOut = Annotated[
 ]
 
 
+Implausible = Annotated[
+    bool,
+    typer.Option(
+        "--with-implausible", help="Fit rows that can hardly be right too (flag implausible)."
+    ),
+]
+
+
 STACKS = 4
 """Stacks that the closing lines name at most; the document has all."""
 
@@ -68,6 +76,7 @@ def command(
     profile: Base = None,
     seed: Seed = 0,
     hold_out: HoldOut = 0.0,
+    implausible: Implausible = False,
     strict: Strict = False,
     json: Json = False,
 ) -> None:
@@ -78,34 +87,46 @@ def command(
     check_apart(out, *traces)
     _check_writable(out)
     ready()
-    _fit(traces, out, profile, seed, hold_out, strict, json)
+    _fit(_rows(traces, strict, seed, json), out, profile, seed, hold_out, implausible, json)
 
 
-def _fit(
-    traces: list[Path],
-    out: Path,
-    profile: str | None,
-    seed: int,
-    hold_out: float,
-    strict: bool,
-    json: bool,
-) -> None:
-    from calibration.predict import predict
-    from calibration.traces import read, to_cases
-    from dmodel import profiles
-    from dmodel.cli.noticed import noticed, say_noticed
+def _rows(traces: list[Path], strict: bool, seed: int, json: bool) -> TraceTable:
+    """The rows of the files; what cannot be used is said, and ends the command where it is asked to
+    be strict."""
+    from calibration.traces import read
     from dmodel.cli.rows import faults, report_problems
 
     table = read(traces)
     report_problems(table)
     if strict and faults(table):
         _refuse(table, seed, json)
+    return table
+
+
+def _fit(
+    table: TraceTable,
+    out: Path,
+    profile: str | None,
+    seed: int,
+    hold_out: float,
+    implausible: bool,
+    json: bool,
+) -> None:
+    from calibration.predict import predict
+    from calibration.traces import to_cases
+    from calibration.weights import believed
+    from dmodel import profiles
+    from dmodel.cli.noticed import noticed, say_noticed
+    from dmodel.cli.rows import finite
+
     cases = to_cases(table)
     base, reason = base_for(cases, profile)
     say(f"starting from profile {base.name}: {reason}")
+    table, cases, found = finite(table, cases, predict(cases, base.certain))
     held_out, judged_on = kept_out(cases, base, hold_out, seed)
-    seen = noticed(table, cases, predict(cases, base.certain).step_time_s, [base.name] * len(cases))
-    say_noticed(seen, len(cases))
+    seen = noticed(table, cases, found.step_time_s, [base.name] * len(cases))
+    say_noticed(seen, table)
+    cases = believed(cases) if implausible else cases
     started = time.perf_counter()
     fitted = fit_with_bar(cases, base, seed, held_out, out.stem)
     profiles.save(fitted, out)

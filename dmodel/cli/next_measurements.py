@@ -121,11 +121,13 @@ def _choose(
     from calibration.information import CRITERIA
     from calibration.traces import read
     from dmodel.cli.question import choice
+    from dmodel.cli.noticed import say_doubted
     from dmodel.cli.rows import report_problems
 
     choice("criterion", criterion, CRITERIA)
     table = read(traces, require_time=False)
     report_problems(table)
+    say_doubted([p._asdict() for p in table.doubts], table)
     if not table.rows:
         raise InputError(
             f"{traces}: no row can be used, so there is no job to measure; correct the rows "

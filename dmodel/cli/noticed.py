@@ -1,5 +1,5 @@
-"""What `fit` and `evaluate` noticed of the rows in use. Notes of the reader, times that can hardly
-be right, rows given twice, assumptions.
+"""What `predict`, `evaluate` and `fit` noticed of the rows in use. Notes of the reader,
+measurements that can hardly be right, rows given twice, assumptions.
 
 Nothing here changes a row or leaves one out.
 """
@@ -33,11 +33,14 @@ def noticed(
       predicted: step times [s] by which measured ones are judged, `[rows]`. profiles: names of what
         predicted them, `[rows]`.
     """
-    from calibration.plausible import implausible
+    from calibration.far_off import far_off
     from calibration.same import repeated
 
     return {
-        "implausible": [p._asdict() for p in implausible(cases, predicted, profiles)],
+        "implausible": [
+            *(p._asdict() for p in table.doubts),
+            *(p._asdict() for p in far_off(cases, predicted, profiles)),
+        ],
         "duplicates": [p._asdict() for p in repeated(cases)],
         "notes": [p._asdict() for p in table.notes],
         "assumptions": assumptions(cases),
@@ -60,14 +63,11 @@ def assumptions(cases: Cases) -> list[Document]:
     return sorted(counted, key=lambda d: -d["rows"])
 
 
-def say_noticed(found: Document, rows: int) -> None:
+def say_noticed(found: Document, table: TraceTable) -> None:
     """Say the lists of `noticed` on stderr. What may be a slip first and row by row, the rest by
-    kind; a bounded number of lines each.
-
-    Args:
-      rows: in use [count].
-    """
-    _say_doubted(found["implausible"], rows)
+    kind; a bounded number of lines each."""
+    rows = len(table.rows)
+    say_doubted(found["implausible"], table)
     _say_repeated(found["duplicates"], rows)
     say_notes(found["notes"])
     told = found["assumptions"]
@@ -77,16 +77,18 @@ def say_noticed(found: Document, rows: int) -> None:
         say(f"assumed: and {len(told) - ASSUMED} more: see --json, assumptions")
 
 
-def _say_doubted(doubted: Sequence[Document], rows: int) -> None:
+def say_doubted(doubted: Sequence[Document], table: TraceTable) -> None:
     """What can hardly be right, row by row."""
     for p in doubted[:SAID]:
         say(f"WARNING: {p['file']}:{p['line']}: {p['reason']}")
     if len(doubted) > SAID:
         say(f"WARNING: and {len(doubted) - SAID} rows more: see --json, implausible")
     if lines := {(p["file"], p["line"]) for p in doubted}:
+        flagged = len({(p.file, p.line) for p in table.doubts})
         say(
-            f"WARNING: what was measured in {len(lines)} of {rows} rows can hardly be right; they "
-            "are kept and count as they stand. "
+            f"WARNING: {len(lines)} of {len(table.rows)} rows can hardly be right: {flagged} "
+            "flagged implausible, which no fit takes unless asked (fit --with-implausible); the "
+            "others count as they stand. "
             "Check the unit of step_time_s (s), tokens_per_s_per_accel (token/s of one device) or "
             "peak_memory_gib (GiB), global_batch, "
             "seq_len and n_accel"

@@ -27,6 +27,7 @@ from dmodel.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
+    from calibration.traces import TraceTable
     from dmodel.question import Question
 
 Traces = Annotated[
@@ -172,16 +173,18 @@ def _given(record: Job | Degrees) -> list[str]:
 
 def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json: bool) -> None:
     from calibration.traces import read, write
-    from dmodel.cli.noticed import say_notes
+    from dmodel.cli.noticed import say_doubted, say_notes
     from dmodel.cli.rows import faults, predicted, report_problems
 
     ready()
     table = read(path, require_time=False)
     report_problems(table)
+    table, cases, found, columns = predicted(table, profile)
+    doubted = [p._asdict() for p in table.doubts]
+    say_doubted(doubted, table)
     say_notes([note._asdict() for note in table.notes])
-    cases, found, columns = predicted(table, profile)
     if out is not None:
-        write(table.with_columns(_texts(columns)), out)
+        write(table.with_flags().with_columns(_texts(columns)), out)
         say(
             f"wrote {len(cases)} predicted rows to {out}, and {len(table.aside)} set aside, as "
             "they were"
@@ -192,10 +195,11 @@ def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json:
         "rows_read": table.total,
         "rows_used": len(cases),
         "set_aside": [p._asdict() for p in table.problems],
+        "implausible": doubted,
         "notes": [p._asdict() for p in table.notes],
         "does_not_fit": int((headroom < 0.0).sum()),
         "mfu_convention": found.convention,
-        "rows": _row_documents(cases, columns),
+        "rows": _row_documents(table, cases, columns),
     }
     deliver(document, json, _show_rows)
     if strict:
@@ -218,8 +222,9 @@ def _texts(columns: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
     }
 
 
-def _row_documents(cases: Any, columns: dict[str, np.ndarray]) -> list[Document]:
-    """One record per usable row; a time that was not measured is null."""
+def _row_documents(table: TraceTable, cases: Any, columns: dict[str, np.ndarray]) -> list[Document]:
+    """One record per usable row; a time that was not measured is null, and so is the reason of a
+    row that can be believed."""
     import numpy as np
 
     labels = cases.labels
@@ -231,9 +236,12 @@ def _row_documents(cases: Any, columns: dict[str, np.ndarray]) -> list[Document]
             "accelerator": a,
             "devices": int(d),
             "measured_step_time_s": None if np.isnan(t) else t,
+            "flag": row.flag,
+            "flag_reason": row.flag_reason or None,
             "assumptions": s,
         }
-        for f, n, m, a, d, t, s in zip(
+        for row, f, n, m, a, d, t, s in zip(
+            table.rows,
             labels.file.tolist(),
             labels.line.tolist(),
             labels.model.tolist(),
@@ -273,6 +281,7 @@ def _cells(row: Document) -> tuple[object, ...]:
         percent(row["mfu"]),
         gib(row["headroom_bytes"]),
         row["profile"],
+        row["flag"],
     )
 
 
@@ -290,6 +299,7 @@ def _show_rows(d: Document) -> None:
         "MFU",
         "headroom",
         "profile",
+        "flag",
     )
     show_table(
         f"{d['file']}: {d['rows_used']} rows",
@@ -303,6 +313,8 @@ def _show_rows(d: Document) -> None:
             "prints "
             "all."
         )
+    for p in d["implausible"]:
+        show_lines(f"line {p['line']} is implausible: {p['reason']}")
     if d["does_not_fit"]:
         show_lines(
             f"{d['does_not_fit']} rows need more memory than their device has by this model "

@@ -53,9 +53,11 @@ def say_profiles(names: Sequence[str], why: Sequence[str]) -> None:
         say(f"profile {name}: {rows} rows; {reason}{more}")
 
 
-def predicted(table: TraceTable, profile: str | None) -> tuple[Cases, Predictions, dict[str, Any]]:
-    """Cases of the usable rows, their predictions, and the predictions as columns of a trace
-    file."""
+def predicted(
+    table: TraceTable, profile: str | None
+) -> tuple[TraceTable, Cases, Predictions, dict[str, Any]]:
+    """The table as far as its predictions are numbers, cases of its usable rows, their predictions,
+    and the predictions as columns of a trace file."""
     from calibration.predict import predict
     from calibration.traces import to_cases
     from dmodel import profiles
@@ -63,6 +65,7 @@ def predicted(table: TraceTable, profile: str | None) -> tuple[Cases, Prediction
 
     cases = to_cases(table)
     found = predict(cases, None if profile is None else profiles.load(profile))
+    table, cases, found = finite(table, cases, found)
     say_profiles(found.profile, found.reason)
     columns = {
         "predicted_step_time_s": found.step_time_s,
@@ -74,7 +77,20 @@ def predicted(table: TraceTable, profile: str | None) -> tuple[Cases, Prediction
         "profile": found.profile,
         **intervals(found),
     }
-    return cases, found, columns
+    return table, cases, found, columns
+
+
+def finite(
+    table: TraceTable, cases: Cases, found: Predictions
+) -> tuple[TraceTable, Cases, Predictions]:
+    """The same as far as predictions are numbers; which rows are set aside for it is said on
+    stderr."""
+    from calibration.predict import within_physics
+
+    kept, cases, found = within_physics(table, cases, found)
+    for problem in kept.problems[len(table.problems) :][:SAID]:
+        say(f"set aside: {problem}")
+    return kept, cases, found
 
 
 def intervals(found: Predictions) -> dict[str, list[float | None]]:
