@@ -78,7 +78,7 @@ INTERNLM = Framework(
     "log of InternLM or InternEvo, tgs (tokens/gpu/second)",
     "internlm",
     re.compile(r"\btgs \(tokens/gpu/second\)="),
-    re.compile(r"(?=.*\btgs \(tokens/gpu/second\)=).*?\bstep=(\d+)"),
+    re.compile(r"^(?=.*\btgs \(tokens/gpu/second\)=).*?\bstep=(\d+)"),
     None,
     (
         _of("tokens_each", "tgs (tokens/gpu/second)"),
@@ -107,9 +107,10 @@ DEEPSPEED = Framework(
     "deepspeed",
     re.compile(r"SamplesPerSec=|iter time \(s\): |Samples/sec: [\d.]+, Time/seq"),
     re.compile(
-        r"(?:epoch=\d+/micro_step=\d+/global_step=|\d+/)(\d+), (?:RunningAvg)?SamplesPerSec="
-        r"|steps?: *(\d+)(?: */ *\d+)? loss: .*iter time \(s\): "
-        r"|Latency: [\d.]+s, TFLOPs: [\d.]+, Samples/sec: ()"
+        r"(?:epoch=\d{1,9}/micro_step=\d{1,12}/global_step=|\b\d{1,9}/)(\d{1,12}), "
+        r"(?:RunningAvg)?SamplesPerSec="
+        r"|\bsteps?: {1,9}(\d{1,12})(?: {0,9}/ {0,9}\d{1,12})? loss: .*iter time \(s\): "
+        r"|Latency: [\d.]{1,15}s, TFLOPs: [\d.]{1,15}, Samples/sec: ()"
     ),
     None,
     (

@@ -317,7 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=1000, help="mutated files of each format")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--samples", type=Path, default=SAMPLES, help="folder of recorded samples")
-    parser.add_argument("--only", help="one format")
+    parser.add_argument("--only", nargs="*", help="some formats")
     chosen = parser.parse_args(arguments)
     print(
         f"{'format':15} {'samples':>8} {'mutated':>8} {'full':>6} {'partial':>8} {'error':>6} "
@@ -325,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     bad = 0
     for name, files in samples(chosen.samples).items():
-        if chosen.only not in (None, name):
+        if chosen.only and name not in chosen.only:
             continue
         tally = fuzz(name, files, chosen.count, chosen.seed)
         c = tally.counts

@@ -3,12 +3,25 @@ and the reason."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
-from calibration.importers.found import COLLECTIVES
-from calibration.plausible import IMPLAUSIBLE, REFUSED, Finding, findings
+from calibration.importers.found import COLLECTIVES, number
+from calibration.plausible import (
+    FLAGGED,
+    IMPLAUSIBLE,
+    NOTED,
+    REFUSED,
+    ROOM,
+    Finding,
+    doubts,
+    findings,
+)
 from calibration.traces.table import Row
+from dmodel.catalog.chips import chip, precisions
+from dmodel.catalog.loader import known_name, table
+from dmodel.units import GIB
 
 
 class Doubt(NamedTuple):
@@ -38,30 +51,68 @@ def judge(
 ) -> Judgement:
     """Judge rows, and flag those that are hard to believe.
 
-    Rows that lack something are not judged: what they lack is asked for, and they are judged then.
+    Of rows that lack something only single figures are judged: what they lack is asked for, and the
+    whole is judged then.
     """
     found = Judgement([], [])
-    for i, row in enumerate(rows):
-        wrong = _wrong(row, origin[i], table, i in unusable)
+    all_wrong = _wrong_collectives if table == COLLECTIVES else _wrong_runs
+    for i, wrong in enumerate(all_wrong(rows, origin, unusable)):
         refused = [each for each in wrong if each.severity == REFUSED]
         for each in refused or wrong:
             found.doubts.append(Doubt(*origin[i], str(each), bool(refused)))
         if not refused:
-            _flag(row, wrong)
+            _flag(rows[i], wrong)
             found.kept.append(i)
     return found
 
 
-def _wrong(
-    row: Mapping[str, str], origin: tuple[str, int], table: str, lacking: bool
-) -> list[Finding]:
-    """What is wrong with a row by physics."""
-    if table == COLLECTIVES:
-        whole = {"collective": "collective", **row}
-        return [f for f in findings(Row(*origin, whole)) if f.severity != "noted"]
-    if lacking:
-        return []
-    return [_asking(f, row) for f in findings(Row(*origin, row)) if f.severity != "noted"]
+def _wrong_runs(
+    rows: Sequence[dict[str, str]], origin: Sequence[tuple[str, int]], unusable: Mapping[int, str]
+) -> list[list[Finding]]:
+    """What is wrong with each row of traces by physics."""
+    whole = [i for i in range(len(rows)) if i not in unusable]
+    found: list[list[Finding]] = [[] for _ in rows]
+    judged = doubts([Row(*origin[i], rows[i]) for i in whole])
+    for i, wrong in zip(whole, judged, strict=True):
+        found[i] = [_asking(each, rows[i]) for each in wrong if each.severity != NOTED]
+    for i in unusable:
+        found[i] = list(_alone(rows[i]))
+    return found
+
+
+def _alone(row: Mapping[str, str]) -> Iterator[Finding]:
+    """What single figures of a row that lacks others say against it: a utilization above 1, and
+    more than its chip has, or the largest of the catalog."""
+    share, peak, rate = (
+        number(row.get(name)) for name in ("mfu_reported", "peak_memory_gib", "tflops_reported")
+    )
+    if share is not None and share > 1.0:
+        yield Finding("reported", FLAGGED, f"mfu_reported = {share:g}; expected less than 1")
+    known = known_name("chips", row.get("accelerator", ""))
+    has, most = _of_chips(known)
+    whose = known or "the largest chip of the catalog"
+    if peak is not None and peak > ROOM * has:
+        text = f"peak of memory {peak:.6g} GiB: {whose} has {has:.4g}; expected less"
+        yield Finding("memory", FLAGGED, text)
+    if rate is not None and rate > most:
+        text = f"tflops_reported = {rate:g}: {whose} has {most:.6g} at most; expected less"
+        yield Finding("reported", FLAGGED, text)
+
+
+@lru_cache(maxsize=128)
+def _of_chips(known: str | None) -> tuple[float, float]:
+    """Memory [GiB] and highest rate of products [TFLOP/s] of a chip, or the largest of all."""
+    names = [known] if known else list(table("chips"))
+    has = max(float(chip(name, precisions(name)[0]).hbm_bytes) / GIB for name in names)
+    return has, max(float(chip(n, p).flops_per_s) for n in names for p in precisions(n)) / 1e12
+
+
+def _wrong_collectives(
+    rows: Sequence[dict[str, str]], origin: Sequence[tuple[str, int]], unusable: Mapping[int, str]
+) -> list[list[Finding]]:
+    """What is wrong with each row of collectives by physics."""
+    named = ({"collective": "collective", **row} for row in rows)
+    return [findings(Row(*at, row)) for at, row in zip(origin, named, strict=True)]
 
 
 def _asking(found: Finding, row: Mapping[str, str]) -> Finding:

@@ -20,7 +20,10 @@ from calibration.importers.source import Source
 
 NAME, STACK = "nccl-tests", "nccl-tests"
 
-_BARE = r"^\s*\d+\s+\d+\s+[a-z]\w*\s+(?:[a-z]+\s+(?:-?\d+\s+)?)?[\d.]+\s+[\d.]+\s+[\d.]+\s"
+_BARE = (
+    r"^[ \t]*\d{1,15}[ \t]+\d{1,15}[ \t]+[a-z]\w{0,15}[ \t]+"
+    r"(?:[a-z]{1,10}[ \t]+(?:-?\d{1,5}[ \t]+)?)?[\d.]{1,15}[ \t]+[\d.]{1,15}[ \t]+[\d.]{1,15}[ \t]"
+)
 """A line of measurements, whose header may be cut off."""
 
 SIGN = re.compile(rf"algbw(?:\(GB/s\))?\s+busbw|^#\s*nThread |{_BARE}", re.MULTILINE)
