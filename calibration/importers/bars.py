@@ -1,5 +1,5 @@
-"""Progress bars of tqdm: how far, after how long. Elapsed times are whole seconds, so that a pace comes
-from states far apart."""
+"""Progress bars of tqdm: how far, after how long. Elapsed times are whole seconds, so that a pace
+comes from states far apart."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def state(line: int, text: str) -> State | None:
     >>> state(1, " 50%|#####     | 25/50 [01:35<01:35,  3.80s/it]")
     State(line=1, done=25, total=50, elapsed_s=95.0, pace_s=3.8)
     """
-    found = None
-    for found in BAR.finditer(text):
-        pass
+    found = next(reversed(list(BAR.finditer(text))), None)
     if found is None:
         return None
     hours, minutes, seconds = (int(found[i] or 0) for i in (3, 4, 5))

@@ -36,9 +36,11 @@ class Beside(NamedTuple):
     cells: Cells
 
 
+_SECTION = re.compile(r"^\[(?:training|parallelism|model)\]", re.MULTILINE)
+
 HELP = (
-    "a Hugging Face or DeepSpeed config.json, a launch script, the configuration of Megatron, NeMo, "
-    "MaxText, Axolotl or LLaMA-Factory (YAML) or torchtitan (TOML), or a memory snapshot"
+    "a Hugging Face or DeepSpeed config.json, a launch script, the configuration of Megatron, "
+    "NeMo, MaxText, Axolotl or LLaMA-Factory (YAML) or torchtitan (TOML), or a memory snapshot"
 )
 
 
@@ -71,7 +73,7 @@ def _told(path: Path, source: Source) -> tuple[str, dict[str, Any]]:
         return "memory", {"peak_memory_gib": found.nbytes / GIB} if found else {}
     if source.text.lstrip()[:1] == "{":
         return _of_json(path, source)
-    if path.suffix == ".toml" or re.search(r"^\[(?:training|parallelism|model)\]", source.text, re.M):
+    if path.suffix == ".toml" or _SECTION.search(source.text):
         return _of_toml(path, source)
     if path.suffix in (".yaml", ".yml"):
         return _of_yaml(source.lines)
@@ -294,9 +296,7 @@ def _variables(text: str) -> Words:
 
 def _by_itself(name: str, text: str) -> str:
     """A value that gives its own name a default: that default."""
-    return _VARIABLE.sub(
-        lambda f: f[2] if f[1] == name and f[2] is not None else f[0], text
-    )
+    return _VARIABLE.sub(lambda f: f[2] if f[1] == name and f[2] is not None else f[0], text)
 
 
 def _filled(text: str, variables: Words) -> str:

@@ -1,5 +1,5 @@
-"""Steps of a run from the clock of its blocks: what a block took, evaluation taken out where the log
-says when it was, over the steps that its counters say."""
+"""Steps of a run from the clock of its blocks: what a block took, evaluation taken out where the
+log says when it was, over the steps that its counters say."""
 
 from __future__ import annotations
 
@@ -89,16 +89,18 @@ class Units(NamedTuple):
 def _found(marks: Sequence[Mark], kind: str, sized: bool, units: Units) -> list[Block]:
     """Blocks, or epochs, whose steps can be told."""
     spans = _spans([m for m in marks if m.kind in (kind, "run")], kind)
-    starts = [begin for begin, _ in spans if begin.kind == kind]
-    starts += [m for m in marks if m.kind == kind and m.begins and m not in starts]
-    found = []
-    for begin, end in spans:
-        if steps := _steps(begin, end, starts, units) or (sized and _size(begin, end, units)):
-            apart = _evaluating(marks, begin.clock_s, end.clock_s)
-            took = end.clock_s - begin.clock_s - apart
-            inside = begin.kind == "run" or end.begins or not _marked(marks)
-            found.append(Block(end.line, took, steps, inside, end.clock_s))
-    return found
+    starts = [m for m in marks if m.kind == kind and m.begins]
+    return [
+        _block(marks, begin, end, steps)
+        for begin, end in spans
+        if (steps := _steps(begin, end, starts, units) or sized * _size(begin, end, units))
+    ]
+
+
+def _block(marks: Sequence[Mark], begin: Mark, end: Mark, steps: float) -> Block:
+    apart = _evaluating(marks, begin.clock_s, end.clock_s)
+    inside = begin.kind == "run" or end.begins or not _marked(marks)
+    return Block(end.line, end.clock_s - begin.clock_s - apart, steps, inside, end.clock_s)
 
 
 def _spans(marks: Sequence[Mark], kind: str) -> list[tuple[Mark, Mark]]:
@@ -107,12 +109,12 @@ def _spans(marks: Sequence[Mark], kind: str) -> list[tuple[Mark, Mark]]:
     found: list[tuple[Mark, Mark]] = []
     open_: Mark | None = None
     for mark in marks:
-        if mark.kind != kind:
-            open_ = mark if mark.begins and open_ is None else open_
-            continue
-        if open_ is not None and (open_.kind == kind or not mark.begins):
-            found.append((open_, mark))
-        open_ = mark if mark.begins else None
+        if mark.kind == kind:
+            if open_ is not None and (open_.kind == kind or not mark.begins):
+                found.append((open_, mark))
+            open_ = mark if mark.begins else None
+        elif mark.begins and open_ is None:
+            open_ = mark
     return found
 
 
@@ -130,12 +132,12 @@ def _steps(begin: Mark, end: Mark, starts: Sequence[Mark], units: Units) -> floa
     return done if done * units.batch in begin.counts.values() else units.steps(done)
 
 
-def _size(begin: Mark, end: Mark, units: Units) -> float | None:
-    """Steps of a block by a count of it alone."""
+def _size(begin: Mark, end: Mark, units: Units) -> float:
+    """Steps of a block by a count of it alone; 0 without one."""
     for name in SIZES:
         if begin.counts.get(name, 0.0) > 0.0 and (name in end.counts or name == "epoch_count"):
             return units.steps(begin.counts[name])
-    return None
+    return 0.0
 
 
 def _between(begin: Mark, end: Mark, name: str) -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from calibration.importers import (
+    figures,
     frameworks,
     golden,
     kineto,
@@ -43,7 +44,7 @@ FORMATS: dict[str, Format] = {
     nemo.NAME: Format("NeMo training log", nemo.SIGN, nemo.parse),
     megatron.NAME: Format("Megatron-LM training log", megatron.SIGN, megatron.parse),
     golden.NAME: Format("golden values of Megatron-LM, JSON", golden.SIGN, golden.parse),
-    **{f.name: Format(f.about, f.sign, frameworks.parser(f)) for f in frameworks.FRAMEWORKS},
+    **{f.name: Format(f.about, f.sign, figures.parser(f)) for f in frameworks.FRAMEWORKS},
     lightning.NAME: Format("log of Lightning, its progress bar", lightning.SIGN, lightning.parse),
     trainer.NAME: Format(
         "log of the Hugging Face Trainer, Axolotl or LLaMA-Factory", trainer.SIGN, trainer.parse
@@ -116,8 +117,9 @@ def parse(source: Source, name: str | None = None) -> tuple[str, Result]:
 
 
 def _first_trouble(source: Source, name: str, result: Result) -> Trouble | str:
+    of_all = (trouble for trouble in result.troubles if trouble.place == "whole file")
     if result.troubles:
-        return result.troubles[0]
+        return next(of_all, result.troubles[0])
     return f"{source.name}:1: it has no measured {_what(name)}"
 
 

@@ -89,8 +89,8 @@ FACTS_OF_COLLECTIVES = {
 }
 
 LEAST_TIME_S = 6.0 * 7.5e9 * 128 * 8192 / (64 * 989.4e12)
-"""Seconds that the products of `FACTS` take at the peak: 6 FLOP for each token and parameter that is
-no embedding, of 7.5e9 [NVIDIA, H100 datasheet: 989.4 TFLOP/s dense]."""
+"""Seconds that the products of `FACTS` take at the peak: 6 FLOP for each token and parameter that
+is no embedding, of 7.5e9 [NVIDIA, H100 datasheet: 989.4 TFLOP/s dense]."""
 
 MOST_GIB = 1.1 * 80e9 / 2**30
 """Memory of the chip of `FACTS`, with room for how its size is rounded."""

@@ -1,4 +1,4 @@
-"""Golden values of Megatron-LM's functional tests: series of a run by step, as one JSON document."""
+"""Golden values of Megatron-LM's functional tests: series of a run by step, one JSON document."""
 
 from __future__ import annotations
 
@@ -43,15 +43,14 @@ def _row(result: Result, document: dict[str, Any]) -> None:
         if SHORTEST <= seconds <= LONGEST
     ]
     found = summary(result, steps)
-    mean = number(document.get(MEAN))
-    if found is None and (mean is None or not SHORTEST <= mean <= LONGEST):
+    mean = number(document.get(MEAN)) or 0.0
+    if found is None and not SHORTEST <= mean <= LONGEST:
         names = ", ".join(str(name)[:40] for name in list(document)[:8])
         result.bad_line(1, f"no {TIME}: it has {names}; nothing measured a step")
         return
-    peak = next((max(s.values()) for n in MEMORY if (s := _series(document.get(n)))), None)
+    peak = _peak(document)
     notes = [found.note if found else f"{MEAN}: mean of the run, warm-up included"]
-    if peak:
-        notes.append(f"peak {peak / 1e9:.4g} GB (10^9 bytes)")
+    notes += [f"peak {peak / 1e9:.4g} GB (10^9 bytes)"] if peak else []
     result.add(
         1,
         {
@@ -61,6 +60,11 @@ def _row(result: Result, document: dict[str, Any]) -> None:
             "note": "; ".join(notes),
         },
     )
+
+
+def _peak(document: Mapping[str, Any]) -> float | None:
+    """The highest use of memory [byte]."""
+    return next((max(s.values()) for n in MEMORY if (s := _series(document.get(n)))), None)
 
 
 def _series(series: Any) -> dict[int, float]:

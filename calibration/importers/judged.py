@@ -1,5 +1,5 @@
-"""Finished rows against physics: what cannot be is left out, what can hardly be is kept with its flag
-and the reason."""
+"""Finished rows against physics: what cannot be is left out, what can hardly be is kept with its
+flag and the reason."""
 
 from __future__ import annotations
 
@@ -119,7 +119,9 @@ def _asking(found: Finding, row: Mapping[str, str]) -> Finding:
     """A finding, with the precision asked for where the peak is that of an assumed one."""
     if found.kind != "beyond-peak" or row.get("precision"):
         return found
-    asks = "precision is blank and taken as bf16: if it was another, --set precision=fp8 (or nvfp4…)"
+    asks = (
+        "precision is blank and taken as bf16: if it was another, --set precision=fp8 (or nvfp4…)"
+    )
     return found._replace(advice="; ".join(filter(None, [found.advice, asks])))
 
 

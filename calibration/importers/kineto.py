@@ -154,8 +154,8 @@ def _row(
     found = summary(result, [step for _, step, _ in chosen])
     if found is None:
         how = (
-            "give the profiler schedule=torch.profiler.schedule(wait=1, warmup=2, active=5) and call "
-            "its step() after each step; from JAX, import the .xplane.pb beside this file"
+            "give the profiler schedule=torch.profiler.schedule(wait=1, warmup=2, active=5) and "
+            "call its step() after each step; from JAX, import the .xplane.pb beside this file"
         )
         result.trouble("whole file", f"no ProfilerStep annotation: {how}")
         return

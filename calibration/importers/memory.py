@@ -2,9 +2,9 @@
 compiled program.
 
 A snapshot has the segments of the end, and what was allocated and freed before
-(`torch.cuda.memory._snapshot`, pytorch `torch/cuda/memory.py`); the peak is found by going back from
-the end. XLA's numbers are a plan (`CompiledMemoryStats`, jax `memory_analysis`; `Total bytes used` of
-`*-buffer-assignment.txt`).
+(`torch.cuda.memory._snapshot`, pytorch `torch/cuda/memory.py`); the peak is found by going back
+from the end. XLA's numbers are a plan (`CompiledMemoryStats`, jax `memory_analysis`; `Total bytes
+used` of `*-buffer-assignment.txt`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PICKLE = re.compile(rb"\x80[\x02-\x05]")
 """How a pickle begins."""
 
 CONVERT = (
-    "it is a pickle, which can run code when it is read, so it is not read here. Where it was made: "
-    "python -c \"import json, pickle; json.dump(pickle.load(open('snapshot.pickle', 'rb')), "
+    "it is a pickle, which can run code when it is read, so it is not read here. Where it was "
+    "made: python -c \"import json, pickle; json.dump(pickle.load(open('snapshot.pickle', 'rb')), "
     "open('snapshot.json', 'w'))\", and import snapshot.json"
 )
 

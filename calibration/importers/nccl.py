@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from calibration.collect.convert import BUS_FACTOR
 from calibration.importers.found import COLLECTIVES, Result, accelerator_of, count, number
+from calibration.importers.layout import Columns, Values, columns, read
 from calibration.importers.source import Source
 
 NAME, STACK = "nccl-tests", "nccl-tests"
@@ -37,13 +37,12 @@ _PROGRAM = re.compile(
     r"\b(all_reduce|all_gather|allreduce|allgather|reduce_scatter|alltoallv?|sendrecv|broadcast|"
     r"reduce|gather|scatter|hypercube)_(?:perf|test)(?:_\w+)?\b"
 )
-_NCCOM = re.compile(r"\bnccom-test\b(?=.*\s(allr|allg|redsct|alltoall|all_?reduce|all_?gather|sendrecv)\b)?")
+_NCCOM = re.compile(
+    r"\bnccom-test\b(?=.*\s(allr|allg|redsct|alltoall|all_?reduce|all_?gather|sendrecv)\b)?"
+)
 _WORKERS = re.compile(r"\bnccom-test\b.*\s(?:-r|--nworkers)[ =](\d+)")
 _VERSION = re.compile(r"\b(NCCL|RCCL)(?: version|-library[=:])?\s*:?\s*v?(\d+\.\d+(?:\.\d+)?)")
 _BEGUN = re.compile(r"^\s*\d[\d.]*(?:[KMGT]i?)?B?\s+\d+(?:\s|$)")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]i?)?B?")
-_TIME = re.compile(r"(\d+(?:\.\d+)?(?:[eE][+\-]?\d+)?)(ns|us|µs|ms|s)?")
-
 NAMES = {
     "alltoall": "all_to_all",
     "alltoallv": "all_to_all",
@@ -56,37 +55,12 @@ NAMES = {
 }
 """Program → collective, where it is another word."""
 
-MICROS = {"ns": 1e-3, "us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
-
-BYTES = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
 AGREES = 0.05
 """Largest relative difference between bandwidths and what follows from time, size and ranks; short
 times are rounded."""
 
 RANKS = 4096
 """Ranks that bandwidths are compared with."""
-
-
-class Columns(NamedTuple):
-    """Names of columns. head: before the first time. each: of a group of measurements. groups: how
-    many there are. micros: unit of time [us]. giga: bytes in what it calls GB, over 10^9."""
-
-    head: tuple[str, ...]
-    each: tuple[str, ...]
-    groups: int
-    micros: float = 1.0
-    giga: float = 1.0
-
-
-HEADS = {
-    0: ("size", "count", "type"),
-    1: ("size", "count", "type", "redop"),
-    2: ("size", "count", "type", "redop", "root"),
-}
-"""Columns before the times, by the words and ranks behind the type."""
-
-GROUP = ("time", "algbw", "busbw", "wrong")
 
 
 class _Test:
@@ -100,7 +74,7 @@ class _Test:
         self.devices: set[str] = set()
         self.world: int | None = None
         self.columns: Columns | None = None
-        self.rows: list[tuple[int, _Values]] = []
+        self.rows: list[tuple[int, Values]] = []
 
     def next(self) -> _Test:
         """The test that another header begins; its program may have been named above it."""
@@ -138,36 +112,6 @@ class _Test:
         return self.world or (len(self.ranks) if self.is_whole else None)
 
 
-class _Values(NamedTuple):
-    """Figures of a line. operation: of the reduction. algorithm, bus: bandwidths in GB/s, 0 = not
-    told. wrong: as printed."""
-
-    nbytes: float
-    operation: str
-    time_us: float
-    algorithm: float
-    bus: float
-    wrong: str
-
-
-def columns(text: str) -> Columns:
-    """The columns that a header names.
-
-    >>> columns("#  size  count  time  algbw  busbw  #wrong  time  algbw  busbw  #wrong").head
-    ('size', 'count')
-    """
-    words = text.replace("|", " ").strip().lstrip("#").split()
-    names = [re.sub(r"\(.*\)$", "", word).lstrip("#").split(":")[0] for word in words]
-    names = ["wrong" if name in ("error", "wrong") else name for name in names]
-    first = names.index("time") if "time" in names else len(names)
-    groups = max(names.count("algbw"), 1)
-    each = tuple(names[first:])[: max((len(names) - first) // groups, 1)]
-    millis = any("(ms)" in word for word in words)
-    # nccom-test divides by 2^30
-    giga = 2**30 / 1e9 if any("(elems)" in word for word in words) else 1.0
-    return Columns(tuple(names[:first]), each, groups, 1e3 if millis else 1.0, giga)
-
-
 def parse(source: Source) -> Result:
     """One row for each line of measurements."""
     result, tests = Result(source.name, COLLECTIVES), [_Test()]
@@ -201,12 +145,10 @@ def _measured(result: Result, test: _Test, line: int, text: str) -> None:
     """Take a line of measurements; others are passed over."""
     if not _BEGUN.match(text):
         return
-    values = _read(text.split(), test.columns)
+    values = read(text.split(), test.columns)
     if values is None:
         if test.columns is not None or re.match(_BARE, text):
-            result.bad_line(
-                line, "a line of measurements that is cut short, or damaged; left out"
-            )
+            result.bad_line(line, "a line of measurements that is cut short, or damaged; left out")
         return
     fault = _fault(values, test)
     if fault:
@@ -215,61 +157,7 @@ def _measured(result: Result, test: _Test, line: int, text: str) -> None:
     test.rows.append((line, values))
 
 
-def _read(fields: list[str], known: Columns | None) -> _Values | None:
-    """The figures of a line: of the first group of measurements that it has; None where it is none,
-    or not whole."""
-    found = known or _guessed(fields)
-    if found is None or len(fields) not in _lengths(found):
-        return None
-    cells = dict(zip(found.head, fields, strict=False))
-    at = len(found.head)
-    group = dict(zip(found.each, fields[at : at + len(found.each)], strict=False))
-    nbytes, time = _bytes(cells.get("size", "")), _micros(group.get("time", ""), found.micros)
-    bandwidths = [number(group.get(name, "0")) for name in ("algbw", "busbw")]
-    if nbytes is None or time is None or None in bandwidths or min(bandwidths) < 0.0:
-        return None
-    algorithm, bus = (round(float(x or 0.0) * found.giga, 4) for x in bandwidths)
-    operation = cells.get("redop", "")
-    return _Values(nbytes, operation, time, algorithm, bus, group.get("wrong", "N/A"))
-
-
-def _lengths(found: Columns) -> tuple[int, ...]:
-    """Fields of a whole line: of all groups, or of one, where the other was not measured."""
-    return len(found.head) + found.groups * len(found.each), len(found.head) + len(found.each)
-
-
-def _guessed(fields: list[str]) -> Columns | None:
-    """Columns of a line without a header: by its words, and how many figures follow."""
-    words = [f for f in fields[2:5] if re.fullmatch(r"[a-z]\w*", f)]
-    behind = len(fields) - 2 - len(words)
-    if not words or len(words) > 2:
-        return None
-    root = len(words) == 2 and behind in (5, 9)
-    size = behind - root
-    if size not in (4, 8):
-        return None
-    return Columns(HEADS[len(words) - 1 + root], GROUP, size // 4)
-
-
-def _bytes(text: str) -> float | None:
-    """A size, which may have a unit."""
-    found = _SIZE.fullmatch(text)
-    value = number(found[1]) if found else None
-    if found is None or value is None:
-        return None
-    return value * BYTES.get((found[2] or "")[:1], 1)
-
-
-def _micros(text: str, unit: float) -> float | None:
-    """A time [us], which may have a unit of its own."""
-    found = _TIME.fullmatch(text)
-    value = number(found[1]) if found else None
-    if found is None or value is None:
-        return None
-    return value * (MICROS[found[2]] if found[2] else unit)
-
-
-def _fault(values: _Values, test: _Test) -> str:
+def _fault(values: Values, test: _Test) -> str:
     """Why a line is of no use; "" where it is."""
     if values.nbytes == 0.0 or values.time_us == 0.0:
         return "a message of no bytes, or no time"
@@ -278,7 +166,7 @@ def _fault(values: _Values, test: _Test) -> str:
     return _contradiction(values)
 
 
-def _contradiction(values: _Values) -> str:
+def _contradiction(values: Values) -> str:
     """Whether size, time and algorithm bandwidth contradict; old versions count of gathers what a
     rank receives, (n − 1) / n of the whole."""
     rate = values.nbytes / (1e3 * values.time_us)
@@ -322,7 +210,7 @@ def _rows(result: Result, test: _Test) -> None:
         result.add(line, cells | _sizes(values))
 
 
-def _sizes(values: _Values) -> dict[str, Any]:
+def _sizes(values: Values) -> dict[str, Any]:
     """Cells of one line; the algorithm bandwidth is always the whole message over the time."""
     share = values.algorithm * 1e3 * values.time_us / values.nbytes
     whole = values.algorithm if abs(share - 1.0) <= AGREES or values.algorithm <= 1.0 else 0.0
@@ -400,6 +288,3 @@ def _ranks_of(share: float, collective: str) -> int | None:
     left = 1.0 - share / scale
     ranks = round(1.0 / left) if left > 1.0 / RANKS else 0
     return ranks if ranks >= 2 else None
-
-
-__all__ = ["NAME", "SIGN", "STACK", "columns", "parse"]

@@ -26,18 +26,16 @@ BEFORE = re.compile(
     r"^(?:\[\d+,\d+\](?:\[[^\]]*\])?<std\w+>:\s?"  # mpirun --tag-output
     r"|\[(?:rank|default)\d+\]:\s?"  # torchrun --log-prefix-template, torch.distributed.run
     r"|\[[\w.\-]+/[\w.\-/]+\]\s"  # kubectl logs --prefix
-    r"|[\w.\-]{1,60}\s{1,8}\|\s(?=\S)"  # docker compose logs
+    r"|[\w.\-]{1,60}[\-_]\d{1,5}\s{1,8}\|(?:\s|$)"  # docker compose logs
     r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+\-]\d\d:?\d\d)\s"  # --timestamps
     r"|(?:stdout|stderr) [FP] "  # files of a container runtime
     r"|\s{0,5}\d{1,5}:(?: |$)"  # srun --label
-    r"|(?:>\s){1,3}(?=\S)"  # a quotation in Markdown
+    r"|>(?:\s|$)"  # a quotation in Markdown
     r")"
 )
 """What launchers, containers and quotations put before each line."""
 
-_CLOCK = re.compile(
-    r"(?<!\d)(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?!\d)"
-)
+_CLOCK = re.compile(r"(?<!\d)(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?!\d)")
 
 FENCE = re.compile(r"^\s*(?:```|~~~)[\w\-]*\s*$")
 """Begin and end of a block of text in Markdown."""

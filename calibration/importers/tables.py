@@ -18,9 +18,9 @@ from calibration.importers.found import (
     Trouble,
     cell,
     column,
-    number,
 )
 from calibration.importers.source import Source
+from calibration.importers.told import Said, cells_of, filled, flat, timed, with_given
 from calibration.micro.schema import COLLECTIVE
 from calibration.traces import COLUMNS, TraceTable, write
 from calibration.traces.questions import from_catalog, question_of
@@ -29,7 +29,6 @@ from calibration.traces.schema import SHAPE, misspelled
 from calibration.traces.table import Row
 from dmodel.errors import InputError
 from dmodel.question import degrees
-from dmodel.recomputation import CHOICES
 from dmodel.settings import ALIASES, KNOWN, parse, shown, text_of, unknown, value_of
 
 NEEDED = {
@@ -41,9 +40,6 @@ NEEDED = {
 LAYOUT = ("dp", "tp", "pp")
 LOGGED = ("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads")
 """Columns of a shape that logs tell; one that is blank asks the catalog."""
-
-AGAIN = ("recompute", "recompute_policy", *CHOICES)
-"""Columns and settings of which one says what is recomputed: a given one is in place of all."""
 
 
 class Imported(NamedTuple):
@@ -86,13 +82,13 @@ def settings(pairs: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for pair in pairs:
         name, text = _setting(pair)
-        for each, value in _flat({name: text}).items():
+        for each, value in flat({name: text}).items():
             if found.get(each, value) != value:
                 raise InputError(
                     f"--set {each} is given twice, as {found[each]} and {value}; give one"
                 )
             found[each] = value
-    return _cells(found)
+    return cells_of(found)
 
 
 def _setting(pair: str) -> tuple[str, str]:
@@ -125,19 +121,6 @@ def _of_set(name: str, value: str) -> str:
         near = misspelled([name]).get(name)
         raise InputError(unknown(name) + (f"; nearest column: {near}" if near else ""))
     return shown(value_of(name, value))
-
-
-def _flat(cells: Mapping[str, str]) -> dict[str, str]:
-    """Cells with each setting of `set` under its own name."""
-    said = {name: shown(value) for name, value in parse(cells.get("set", "")).items()}
-    return {**{name: text for name, text in cells.items() if name != "set"}, **said}
-
-
-def _cells(flat: Mapping[str, str]) -> dict[str, str]:
-    """Cells again, settings together in `set`."""
-    cells = {name: text for name, text in flat.items() if name not in KNOWN}
-    said = text_of({name: text for name, text in flat.items() if name in KNOWN})
-    return cells | ({"set": said} if said else {})
 
 
 class _Files(NamedTuple):
@@ -243,20 +226,11 @@ def together(
         or physics forbids every row.
     """
     table = _table(results)
-    foreign = [name for name in given if column(name, table) is None]
-    if foreign:
-        raise InputError(
-            f"--set {foreign[0]}=…: the files make a table of {table}, which has no such column"
-        )
-    if known and table == COLLECTIVES:
-        raise InputError(
-            f"--with {known[0].path}: the files make a table of collectives, of which it says "
-            "nothing; use --set"
-        )
+    _check_fits(table, given, known)
     found = _Rows([], [], [])
     for _, result in results:
         for i in range(len(result.rows)):
-            _put(found, result, i, given, known, table)
+            _put(found, result, i, Said(given, known, result.file), table)
     unusable = _unusable(table, found.rows, found.origin)
     needed = _needed(table, found.rows)
     judgement = judged.judge(found.rows, found.origin, table, unusable)
@@ -270,10 +244,30 @@ def together(
         troubles,
         _renumbered(needed, judgement.kept),
         {n: unusable[i] for n, i in enumerate(judgement.kept) if i in unusable},
-        {name: text for _, r in results for name, text in r.hints.items() if name in needed},
+        _hints([result for _, result in results], needed),
         list(dict.fromkeys(found.conflicts)),
         judgement.doubts,
     )
+
+
+def _hints(results: Sequence[Result], needed: Mapping[str, Any]) -> dict[str, str]:
+    """What files let guess of columns that are needed."""
+    found = [pair for result in results for pair in result.hints.items()]
+    return {name: text for name, text in found if name in needed}
+
+
+def _check_fits(table: str, given: Mapping[str, str], known: Sequence[Beside]) -> None:
+    """Refuse cells that a table does not have, and files that say nothing of it."""
+    foreign = [name for name in given if column(name, table) is None]
+    if foreign:
+        raise InputError(
+            f"--set {foreign[0]}=…: the files make a table of {table}, which has no such column"
+        )
+    if known and table == COLLECTIVES:
+        raise InputError(
+            f"--with {known[0].path}: the files make a table of collectives, of which it says "
+            "nothing; use --set"
+        )
 
 
 def _renumbered(needed: dict[str, list[int]], kept: Sequence[int]) -> dict[str, list[int]]:
@@ -283,78 +277,14 @@ def _renumbered(needed: dict[str, list[int]], kept: Sequence[int]) -> dict[str, 
     return {name: rows for name, rows in found.items() if rows}
 
 
-def _put(
-    found: _Rows,
-    result: Result,
-    i: int,
-    given: Mapping[str, str],
-    known: Sequence[Beside],
-    table: str,
-) -> None:
+def _put(found: _Rows, result: Result, i: int, said: Said, table: str) -> None:
     """Put a row of a file together: given cells before its own, its own before those beside it."""
     line, cells = result.rows[i]
     cells = {"source": Path(result.file).name} | cells
-    whole = _with_given(_beside(found, result.file, cells, given, known), given, table)
-    whole = _timed(with_shape(whole), result.rates[i]) if table == TRACES else whole
+    whole = with_given(filled(cells, said, found.conflicts), said.given, table)
+    whole = timed(with_shape(whole), result.rates[i]) if table == TRACES else whole
     found.rows.append(whole)
     found.origin.append((result.file, line))
-
-
-def _beside(
-    found: _Rows,
-    file: str,
-    cells: dict[str, str],
-    given: Mapping[str, str],
-    known: Sequence[Beside],
-) -> dict[str, str]:
-    """A row with blank cells filled from files beside it, the first that says a cell; what they say
-    otherwise is noted."""
-    own, named, mine = _flat(cells), _flat(given), _flat(cells)
-    if set(AGAIN) & set(own):
-        # what is recomputed is said in one of several ways; all are the log's, then
-        own = dict.fromkeys(AGAIN, "") | own
-    by: dict[str, str] = {}
-    for each in known:
-        for name, value in _flat(each.cells).items():
-            said, where = next(
-                ((s[name], w) for s, w in ((named, "--set"), (own, file)) if name in s),
-                (mine.get(name), by.get(name, "")),
-            )
-            if said is None:
-                mine[name], by[name] = value, str(each.path)
-            elif said and not _is_same(said, value):
-                found.conflicts.append(
-                    f"{name}: {where} says {said}, {each.path} says {value}; {where} counts"
-                )
-    for name, value in named.items():
-        if name in own and own[name] and not _is_same(own[name], value):
-            found.conflicts.append(f"{name}: --set says {value}, {file} says {own[name]}; --set counts")
-    if by:
-        kinds = ", ".join(f"{each.path.name} ({each.kind})" for each in known)
-        mine["note"] = "; ".join(filter(None, [mine.get("note", ""), f"{', '.join(by)} of {kinds}"]))
-    return _cells(mine)
-
-
-def _is_same(one: str, other: str) -> bool:
-    """Whether two cells say the same."""
-    values = number(one), number(other)
-    if None not in values:
-        return abs(values[0] - values[1]) <= 1e-6 * abs(values[0])  # type: ignore[operator]
-    return one.strip().lower() == other.strip().lower()
-
-
-def _timed(row: dict[str, str], rates: Mapping[str, float]) -> dict[str, str]:
-    """A row whose step time follows from a rate, once its batch is known."""
-    batch, seq_len = number(row.get("global_batch")), number(row.get("seq_len"))
-    if row.get("step_time_s") or not rates or not batch:
-        return row
-    samples = rates.get("samples_per_s") or rates.get("tokens_per_s", 0.0) / (seq_len or float("inf"))
-    text, why = cell("step_time_s", batch / samples if samples else None)
-    if why or not text:
-        return row
-    rate = f"{samples:.6g} sequences a second of all devices"
-    note = "; ".join(filter(None, [row.get("note"), f"step time: global_batch over {rate}"]))
-    return row | {"step_time_s": text, "note": note}
 
 
 def _needed(table: str, rows: list[dict[str, str]]) -> dict[str, list[int]]:
@@ -380,27 +310,6 @@ def _open_degrees(row: dict[str, str]) -> tuple[str, ...]:
     except InputError:
         open_ = ("dp",) if blank == LAYOUT else blank
     return open_ if devices else ()
-
-
-def _with_given(row: dict[str, str], given: Mapping[str, str], table: str) -> dict[str, str]:
-    """A row with the cells and settings that a person gave; where the file says something else, the
-    note keeps it."""
-    was, now = _flat(row), _flat(given)
-    gone = set(AGAIN) & set(was) - set(now) if set(AGAIN) & set(now) else set()
-    other = _otherwise(was, now) + [f"{n} {was[n]} left out" for n in AGAIN if n in gone]
-    row = _cells({name: text for name, text in (was | now).items() if name not in gone})
-    if other and table == TRACES:
-        row["note"] = "; ".join(filter(None, [row.get("note"), *other]))
-    return row
-
-
-def _otherwise(was: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What a file says otherwise than is given."""
-    return [
-        f"{name} given in place of {was[name]}"
-        for name, value in now.items()
-        if was.get(name, value) != value and name != "note"
-    ]
 
 
 def with_shape(row: dict[str, str]) -> dict[str, str]:

@@ -96,9 +96,7 @@ def _configuration(result: Result, lines: list[Line], i: int, column: int) -> se
     return config or {}
 
 
-def _step(
-    result: Result, log: _Log, line: int, which: str, text: str, when: float | None
-) -> None:
+def _step(result: Result, log: _Log, line: int, which: str, text: str, when: float | None) -> None:
     """Take a step; its time is that of one token, for now."""
     fields = {name: number(value.rstrip(".")) for name, value in _FIELD.findall(text)}
     rate = fields.get("tps") or fields.get("wps")

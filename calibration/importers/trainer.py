@@ -1,12 +1,11 @@
 """Training logs of the Hugging Face Trainer and what is built on it (Axolotl, LLaMA-Factory, TRL):
-the header of a run, its figures at the end, its progress bar, and LLaMA-Factory's `trainer_log.jsonl`.
-"""
+the header of a run, its figures at the end, its progress bar, and LLaMA-Factory's
+`trainer_log.jsonl`."""
 
 from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from calibration.importers.bars import Pace, State, bars, pace, state
@@ -29,8 +28,9 @@ _FIGURE = re.compile(
     r"((?:\d+ days?, )?\d{1,4}:\d\d:\d\d(?:\.\d+)?|[\d,]+(?:\.\d+)?(?:[eE][+\-]?\d+)?)"
 )
 _HEADER = re.compile(
-    r"^(?:.*(?:>>|\]|INFO)\s*[:\-]?)?\s*(Num examples|Num Epochs|Instantaneous batch size per device|"
-    r"Total train batch size[^=]*|Gradient Accumulation steps|Total optimization steps|"
+    r"^(?:.*(?:>>|\]|INFO)\s*[:\-]?)?\s*(Num examples|Num Epochs|"
+    r"Instantaneous batch size per device|Total train batch size[^=]*|"
+    r"Gradient Accumulation steps|Total optimization steps|"
     r"Number of trainable parameters) = ([\d,]+)\s*$"
 )
 _LABEL = re.compile(r"^[A-Za-z][^|]{0,80}:\s")
@@ -107,20 +107,36 @@ def _ends_again(run: _Run, runtime: str | None) -> bool:
 
 def _figures(run: _Run, line: Line, figures: dict[str, str]) -> None:
     """Figures of one dictionary."""
-    for name in ("train_runtime", "train_samples_per_second", "train_steps_per_second"):
+    for name in AT_END:
         value = _seconds(figures[name]) if name in figures else None
         if value:
             run.end.setdefault(name, value)
-    for name in ("tokens_per_second_per_gpu", "tokens/train_per_sec_per_gpu"):
-        if rate := number(figures.get(name)):
-            run.tokens.append(rate)
-    if rate := number(figures.get("throughput")):
-        run.throughput.append(rate)
+    run.tokens += _rates(figures, BY_TOKEN)
+    run.throughput += _rates(figures, ("throughput",))
     for name, value in figures.items():
-        kind, gib = MEMORY.match(name), number(value)
-        if kind and gib:
-            word = kind[1] or kind[2]
-            run.memory[word] = max(gib, run.memory.get(word, 0.0))
+        _memory(run, name, value)
+    _progress(run, line, figures)
+
+
+AT_END = ("train_runtime", "train_samples_per_second", "train_steps_per_second")
+BY_TOKEN = ("tokens_per_second_per_gpu", "tokens/train_per_sec_per_gpu")
+
+
+def _rates(figures: dict[str, str], names: tuple[str, ...]) -> list[float]:
+    """Rates by some names that are more than 0."""
+    return [rate for name in names if (rate := number(figures.get(name)))]
+
+
+def _memory(run: _Run, name: str, value: str) -> None:
+    """Take a figure of memory [GiB]; others are passed over."""
+    kind, gib = MEMORY.match(name), number(value)
+    if kind and gib:
+        word = kind[1] or kind[2]
+        run.memory[word] = max(gib, run.memory.get(word, 0.0))
+
+
+def _progress(run: _Run, line: Line, figures: dict[str, str]) -> None:
+    """Take how far a run is, as LLaMA-Factory logs it."""
     done, total = count(figures.get("current_steps")), count(figures.get("total_steps"))
     elapsed = _seconds(figures.get("elapsed_time", ""))
     if done and total and elapsed is not None:
@@ -145,44 +161,41 @@ def _seconds(text: str) -> float | None:
 
 def _row(result: Result, run: _Run, stack: str) -> None:
     total = run.head.get("Total optimization steps")
-    bar = _bar(run, total)
-    time = _time(run, bar, total)
-    cells = _cells(run)
+    time = _time(run, _bar(run, total), total)
     if time is None and not (run.tokens or run.throughput):
         return
-    rates = {"tokens_per_s": statistics.median(run.throughput)} if run.throughput else {}
-    rate = statistics.median(run.tokens) if run.tokens else None
-    notes = [time.says] if time else []
-    if time and rate:
-        notes.append(f"{rate:g} tokens a second and device, of those that are trained on")
-    if run.throughput:
-        notes.append(f"throughput {run.throughput[-1]:g} tokens a second of all devices")
-    batch = cells["global_batch"]
     _hint(result, run)
-    result.add(
-        time.line if time else run.line,
-        cells
-        | {
-            "stack": stack,
-            "step_time_s": time.seconds if time else None,
-            "global_batch": batch,
-            "tokens_per_s_per_accel": None if time else rate,
-            "peak_memory_gib": _peak(run),
-            "note": "; ".join(notes),
-        },
-        {} if time else rates,
-    )
+    cells = _cells(run) | {"stack": stack, "peak_memory_gib": _peak(run)}
+    rate = statistics.median(run.tokens) if run.tokens else None
+    if time is None:
+        every = statistics.median(run.throughput) if run.throughput else None
+        cells |= {"tokens_per_s_per_accel": rate, "note": "; ".join(_rated(run, rate))}
+        result.add(run.line, cells, {"tokens_per_s": every})
+        return
+    note = "; ".join([time.says, *_rated(run, rate)])
+    result.add(time.line, cells | {"step_time_s": time.seconds, "note": note})
+
+
+def _rated(run: _Run, rate: float | None) -> list[str]:
+    """What a log says of tokens: those that are trained on, without padding."""
+    said = [f"{rate:g} tokens a second and device, of those that are trained on"] if rate else []
+    if run.throughput:
+        said.append(f"throughput {run.throughput[-1]:g} tokens a second of all devices")
+    return said
 
 
 def _peak(run: _Run) -> float | None:
     """The highest use of memory that tensors had, else that was reserved."""
-    return next((run.memory[k] for k in ("active", "allocated", "reserved") if k in run.memory), None)
+    return next(
+        (run.memory[k] for k in ("active", "allocated", "reserved") if k in run.memory), None
+    )
 
 
 def _cells(run: _Run) -> dict[str, Any]:
     """Cells of the header; the batch also from rates at the end."""
     each, batch = (
-        run.head.get(name) for name in ("Instantaneous batch size per device", "Total train batch size")
+        run.head.get(name)
+        for name in ("Instantaneous batch size per device", "Total train batch size")
     )
     pieces = run.head.get("Gradient Accumulation steps", 1)
     samples, steps = (run.end.get(f"train_{w}_per_second") for w in ("samples", "steps"))

@@ -68,9 +68,9 @@ With = Annotated[
         "--with",
         metavar="FILE",
         help=(
-            "A file that says how the run was made, and fills blank cells: a config.json of a model "
-            "or of DeepSpeed, a launch script, a configuration (YAML, TOML), a memory snapshot. "
-            "--set counts before the log, the log before this. Repeatable."
+            "A file that says how the run was made, and fills blank cells: a config.json of a "
+            "model or of DeepSpeed, a launch script, a configuration (YAML, TOML), a memory "
+            "snapshot. --set counts before the log, the log before this. Repeatable."
         ),
     ),
 ]
