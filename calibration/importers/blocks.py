@@ -14,6 +14,9 @@ COUNTERS = ("samples_count", "first_epoch_num", "epoch_num")
 SIZES = ("epoch_count", "samples_count", "epoch_num")
 """Metadata of a block that may hold its size alone."""
 
+MOST = 1e18
+"""Largest count of a block; more is a slip."""
+
 WHOLE = 1e-6
 """A quotient of counts this near a whole number is one."""
 
@@ -135,7 +138,7 @@ def _steps(begin: Mark, end: Mark, starts: Sequence[Mark], units: Units) -> floa
 def _size(begin: Mark, end: Mark, units: Units) -> float:
     """Steps of a block by a count of it alone; 0 without one."""
     for name in SIZES:
-        if begin.counts.get(name, 0.0) > 0.0 and (name in end.counts or name == "epoch_count"):
+        if 0.0 < begin.counts.get(name, 0.0) <= MOST and (name in end.counts or name == "epoch_count"):
             return units.steps(begin.counts[name])
     return 0.0
 
@@ -146,7 +149,7 @@ def _between(begin: Mark, end: Mark, name: str) -> float | None:
     if last is None or (first is None and begin.kind != "run"):
         return None
     done = last - (first or 0.0)
-    return done if done > 0.0 else None
+    return done if 0.0 < done <= MOST else None
 
 
 def _marked(marks: Sequence[Mark]) -> bool:

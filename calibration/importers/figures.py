@@ -144,7 +144,7 @@ NEAR_WHOLE = 0.01
 
 def _whole(value: float | None) -> int | None:
     """The whole number that a quotient of rounded figures is; None where it is none."""
-    if value is None or value < 0.5:
+    if value is None or not 0.5 <= value <= 1e15:
         return None
     return round(value) if abs(value - round(value)) <= NEAR_WHOLE * value else None
 

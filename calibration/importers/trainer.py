@@ -200,7 +200,7 @@ def _cells(run: _Run) -> dict[str, Any]:
     pieces = run.head.get("Gradient Accumulation steps", 1)
     samples, steps = (run.end.get(f"train_{w}_per_second") for w in ("samples", "steps"))
     if batch is None and samples and steps and steps >= 0.05:
-        made = samples / steps
+        made = min(samples / steps, 1e15)
         batch = round(made) if abs(made - round(made)) <= 0.02 * made else None
     return {
         "global_batch": batch,
