@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from dmodel.catalog.loader import canonical
 from dmodel.catalog.systems import host_size, system_for
-from dmodel.deciding import first_facts
-from dmodel.question import Assumption, Question, degrees, words
+from dmodel.question import Assumption, Question
 from dmodel.records import Cluster
 
 
 def machine(
     question: Question, chip: str, values: Mapping[str, Any], said: list[Assumption]
 ) -> Cluster:
-    """Chip and network: the question's own system, else the one that stack or chip imply."""
+    """Chip and network: the question's own system, else the one that stack or chip imply.
+
+    Raises:
+      InputError: unknown accelerator or system, or a precision that the chip lacks.
+    """
     name = question.system or str(values.get("system", ""))
     given = question.number("domain_size")
     base = _looked_up(chip, name, None, question.precision, question.system != "")
@@ -32,18 +34,6 @@ def _of_a_host(question: Question, values: Mapping[str, Any], base: Cluster) -> 
     """Devices of the innermost domain where a host holds fewer; None where it does not say."""
     host = values.get("accel_per_node", question.number("accel_per_node"))
     return host_size(host, base.network) if host else None
-
-
-def system_of(question: Question) -> Cluster:
-    """Chip and network of a question whose shape is complete.
-
-    Raises:
-      InputError: unknown accelerator or system, or a precision that the chip lacks.
-    """
-    at = degrees(question)
-    chip = canonical("chips", question.text("accelerator"))
-    found = first_facts(question, words(question, at, chip))
-    return machine(question, question.text("accelerator"), found.values, [])
 
 
 @lru_cache(maxsize=4096)

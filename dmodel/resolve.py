@@ -256,11 +256,14 @@ def _neutral(values: Mapping[str, Any]) -> dict[str, float]:
 
 def _usual_bytes(values: Mapping[str, Any]) -> list[Assumption]:
     """The bytes of a parameter that neither facts nor settings say."""
-    left = [name for name in BYTES if name not in values]
-    if not left:
-        return []
-    listed = ", ".join(f"{BYTES[name]} {LEAVES[name]:g}" for name in left)
-    return [Assumption(f"bytes of a parameter: {listed}", about=tuple(left))]
+    left = tuple(name for name in BYTES if name not in values)
+    return [_bytes_of(left)] if left else []
+
+
+@lru_cache(maxsize=64)
+def _bytes_of(names: tuple[str, ...]) -> Assumption:
+    listed = ", ".join(f"{BYTES[name]} {LEAVES[name]:g}" for name in names)
+    return Assumption(f"bytes of a parameter: {listed}", about=names)
 
 
 def _matters(fact: Fact, model: Model) -> bool:

@@ -247,16 +247,12 @@ def _picked(values: Mapping[str, Any], names: Sequence[str]) -> Pairs:
 
 
 @lru_cache(maxsize=2048)
-def _model_of(
-    columns: Pairs, own: Pairs, settings: Pairs
-) -> tuple[Model, tuple[Assumption, ...]]:
+def _model_of(columns: Pairs, own: Pairs, settings: Pairs) -> tuple[Model, tuple[Assumption, ...]]:
     """The model that some columns and settings decide: many rows of a table share one."""
     return _model(Question(dict(columns), dict(own)), dict(settings))
 
 
-def _model(
-    question: Question, settings: Mapping[str, Any]
-) -> tuple[Model, tuple[Assumption, ...]]:
+def _model(question: Question, settings: Mapping[str, Any]) -> tuple[Model, tuple[Assumption, ...]]:
     """As `model`, of a question that says no more than what decides a model; with what fills its
     blanks."""
     said: list[Assumption] = []

@@ -31,6 +31,8 @@ ANSWERED = [
     *(f"catalog {kind} --json" for kind in KINDS if kind != "profiles"),
     "catalog chips h100",
     "catalog systems H100-DGX",
+    "catalog models gpt-2",
+    "catalog models deepseek-ai/DeepSeek-V3 --json",
     "catalog stacks nemo",
     "catalog settings graphed",
 ]
@@ -56,6 +58,11 @@ REFUSED = {
     f"predict {JOB} --precision fp7": "precision: expected one of",
     f"predict {JOB} --system H100-DGY": "nearest: H100-DGX",
     f"predict {JOB} --model llama-3-71b": "nearest: llama-3-70b",
+    f"predict {JOB} --stack nemoo": "nearest: nemo",
+    f"predict {JOB} --stack nemoo --profile prior": "nearest: nemo",
+    f"predict {JOB} --set stack=nemoo": "nearest: nemo",
+    f"sensitivity {JOB} --stack nemoo": "nearest: nemo",
+    f"design {JOB} --stack nemoo": "nearest: nemo",
     f"predict {JOB} --profile priors": "did you mean prior?",
     f"sensitivity {JOB} --model llama-3-71b": "nearest: llama-3-70b",
     f"sensitivity {JOB} --range x=1": "expected INPUT=LOW:HIGH",
@@ -116,7 +123,7 @@ def test_mistakes_are_told_without_loading_what_is_heavy():
         assert REFUSED[words] in one["said"].replace("\n", " "), f"dmodel {words}: {one}"
 
 
-@pytest.mark.parametrize("words", ["catalog models gpt-2", "catalog profiles prior"])
+@pytest.mark.parametrize("words", ["catalog models gpt-2-2layers", "catalog profiles prior"])
 def test_what_counts_says_so_itself(words):
     """Parameters and coefficients are computed; the test above would see it otherwise."""
     [one] = asked([words]).values()

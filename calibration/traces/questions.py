@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from calibration.traces.table import Row
 from dmodel.columns import BY_NAME, parse_number
 from dmodel.question import Question
 from dmodel.shape import FROM_MODEL, SIZES, filled
+
 
 def completed(row: Row) -> Row:
     """The row with the blank columns of its shape as the catalog has them for its model."""
