@@ -4,6 +4,7 @@ of it."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import dmodel
 from dmodel.cli.app import COMMANDS
+from dmodel.cli.compiled import THREADS
 from dmodel.lazily import Surface
 
 ROOT = Path(__file__).parents[1]
@@ -141,6 +143,26 @@ assert dict(jax.config.values) == before
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted by Linux")
+@pytest.mark.parametrize("chosen", [None, "2"])
+def test_small_matrices_take_one_thread_unless_the_user_says_more(chosen):
+    code = """
+import os
+from dmodel.cli.compiled import THREADS, load_numpy_for_small_matrices
+load_numpy_for_small_matrices()
+import numpy
+numpy.linalg.eigh(numpy.eye(300))
+print(len(os.listdir("/proc/self/task")), os.environ.get(THREADS))
+"""
+    own = {name: value for name, value in os.environ.items() if name != THREADS}
+    own |= {} if chosen is None else {THREADS: chosen}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    threads, left = done.stdout.split()
+    assert left == str(chosen) and (chosen or threads == "1")
 
 
 def test_importing_loads_nothing():
