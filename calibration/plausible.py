@@ -27,9 +27,9 @@ from dmodel.catalog.loader import canonical, table
 from dmodel.catalog.systems import is_host_of_torus
 from dmodel.counted import settled
 from dmodel.counts import model_flops_per_token, product_flops_per_token
-from dmodel.machine import system_of
 from dmodel.question import Question
 from dmodel.records import Cluster, stacked
+from dmodel.resolve import part
 from dmodel.shape import FROM_MODEL, OF_PARTS, model
 from dmodel.shape import completed as whole
 from dmodel.units import GIB
@@ -87,7 +87,7 @@ def doubts(rows: Sequence[Row]) -> list[list[Finding]]:
         return []
     questions = [row.question for row in rows]
     runs = (
-        _Run(row, question, system_of(question), *flops, reader.measured_time(row))
+        _Run(row, question, part(question, []).system, *flops, reader.measured_time(row))
         for row, question, flops in zip(rows, questions, _flops(questions), strict=True)
     )
     return [[each for check in CHECKS for each in check(run)] for run in runs]

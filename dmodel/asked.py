@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from dmodel import profiles
 from dmodel.catalog.chips import known_as
 from dmodel.catalog.loader import nearest, resolve, table
-from dmodel.catalog.stack import is_file, known_family, stack, unknown
+from dmodel.catalog.stack import check as check_stack
+from dmodel.catalog.stack import stack
 from dmodel.catalog.systems import default_system
 from dmodel.coefficients import Coefficients
 from dmodel.errors import InputError
@@ -123,7 +124,7 @@ def ask(question: Question, profile: str | Profile | None = None) -> Asked:
     if not question.text("stack") and len(found.own) == 1:
         question = changed(question, {"stack": found.own[0]})
         reason += f"; for {found.own[0]}, whose rows it was fitted to, as no stack is named"
-    check_stack(question.text("stack"), found)
+    check_stack(question.text("stack"), (*found.own, *found.stacks))
     records = records_of(question)
     name = question.system or default_system(question.text("accelerator"))
     check_devices(records.cluster.network, question.known("n_accel"), name)
@@ -171,19 +172,6 @@ def chosen_profile(
     if profile is None:
         return profiles.nearest(accelerator, stack(software).name if software else "")
     return profiles.load(profile), "asked for"
-
-
-def check_stack(name: str, profile: Profile) -> None:
-    """Refuse a stack that neither a file nor the profile knows.
-
-    Raises:
-      InputError: with the nearest names.
-    """
-    if not name or is_file(name) or known_family(name.partition("/")[0]):
-        return
-    own = [family(each) for each in (*profile.own, *profile.stacks)]
-    if family(stack(name).name) not in own:
-        raise InputError(unknown(name, own))
 
 
 def plan(asked: Asked, words: Mapping[str, Any]) -> tuple[Plan, tuple[Assumption, ...]]:

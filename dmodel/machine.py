@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from dmodel.catalog.chips import known_as
 from dmodel.catalog.loader import edition, known_name, table
 from dmodel.catalog.quantities import changed
 from dmodel.catalog.systems import host_size, is_host_of_torus, slice_size, system_for
-from dmodel.deciding import first_facts
-from dmodel.question import Assumption, Question, degrees, words
+from dmodel.question import Assumption, Question
 from dmodel.records import Cluster
 
 
@@ -22,6 +20,9 @@ def machine(
 
     A run on a torus stands in one slice, whatever its hosts hold: an open `domain_size`, and one
     that is a host's, is the slice (`dmodel.catalog.systems.slice_size`).
+
+    Raises:
+      InputError: unknown accelerator or system, or a precision that the chip lacks.
     """
     name = question.system or str(values.get("system", ""))
     said.extend(_notes(question, chip, name))
@@ -69,18 +70,6 @@ def _domain(question: Question, host: float | None, base: Cluster) -> tuple[floa
     size = _of_a_host(host, base)
     whose = "the catalog's" if size is None else f"{size:g}, the devices of a host"
     return size, f"{start}: {whose}"
-
-
-def system_of(question: Question) -> Cluster:
-    """Chip and network of a question whose shape is complete.
-
-    Raises:
-      InputError: unknown accelerator or system, or a precision that the chip lacks.
-    """
-    at = degrees(question)
-    chip = known_as(question.text("accelerator"))
-    found = first_facts(question, words(question, at, chip))
-    return machine(question, question.text("accelerator"), found.values, [])
 
 
 @lru_cache(maxsize=4096)

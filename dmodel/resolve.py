@@ -16,6 +16,7 @@ import numpy as np
 from dmodel import checks, counted, laid_out, recomputation, shape, struct
 from dmodel.catalog.chips import known_as
 from dmodel.catalog.facts import Fact
+from dmodel.catalog.loader import edition
 from dmodel.deciding import LEAVES, first_facts, software
 from dmodel.errors import InputError
 from dmodel.machine import machine
@@ -197,6 +198,7 @@ class _Said:
             *question.columns.items(),
             *((name, _fixed_list(value)) for name, value in question.settings.items()),
             question.system,
+            edition(),
         )
 
     def __hash__(self) -> int:
@@ -282,11 +284,14 @@ def _neutral(values: Mapping[str, Any]) -> dict[str, float]:
 
 def _usual_bytes(values: Mapping[str, Any]) -> list[Assumption]:
     """The bytes of a parameter that neither facts nor settings say."""
-    left = [name for name in BYTES if name not in values]
-    if not left:
-        return []
-    listed = ", ".join(f"{BYTES[name]} {LEAVES[name]:g}" for name in left)
-    return [Assumption(f"bytes of a parameter: {listed}", about=tuple(left))]
+    left = tuple(name for name in BYTES if name not in values)
+    return [_bytes_of(left)] if left else []
+
+
+@lru_cache(maxsize=64)
+def _bytes_of(names: tuple[str, ...]) -> Assumption:
+    listed = ", ".join(f"{BYTES[name]} {LEAVES[name]:g}" for name in names)
+    return Assumption(f"bytes of a parameter: {listed}", about=names)
 
 
 def _matters(fact: Fact, model: Model) -> bool:

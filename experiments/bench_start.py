@@ -22,6 +22,8 @@ SHELL = "from dmodel.cli import main; main()"
 SHARE = 0.3
 """Most that an answer may take of JAX's start [1]."""
 
+JOB = "--system H100-DGX --devices 8 --model gpt-2 --global-batch 8"
+
 ANSWERS = {
     "": 2,
     "--help": 0,
@@ -31,10 +33,14 @@ ANSWERS = {
     "catalog chips": 0,
     "catalog models": 0,
     "catalog chips h100": 0,
+    "catalog models gpt-2": 0,
     "conquer": 2,
     "predict --typo": 2,
     "catalog chips H101": 2,
     "predict --devices many": 2,
+    f"predict {JOB} --system H100-DGY": 2,
+    f"predict {JOB} --model gpt-22": 2,
+    f"predict {JOB} --stack nemoo": 2,
 }
 """Commands, and the exit code of each."""
 

@@ -11,12 +11,14 @@ import pytest
 from dmodel import catalog
 from dmodel.catalog import loader
 from dmodel.catalog.chips import of_device, processor, trait
+from dmodel.catalog.loader import table
+from dmodel.catalog.models import counted, described
 from dmodel.catalog.shapes import shape_of
 from dmodel.catalog.stack import files
 from dmodel.counts import parameters
 from dmodel.errors import InputError
-from dmodel.machine import system_of
 from dmodel.question import Question
+from dmodel.resolve import resolve
 from dmodel.units import HOUR
 
 REQUIRED = {
@@ -393,8 +395,14 @@ def test_leaves_are_float64_and_records_stack():
 )
 def test_fabric_follows_accelerator_and_stack(accelerator, stack, outer):
     columns = {"accelerator": accelerator, "stack": stack or "", "n_accel": 16.0}
-    columns |= {"model": "gpt-2", "n_layers": 12.0, "seq_len": 1024.0, "precision": "bf16"}
-    assert system_of(Question(columns)).network.bytes_per_s[1] == outer
+    columns |= {"model": "gpt-2", "global_batch": 16.0, "precision": "bf16"}
+    assert resolve(Question(columns)).cluster.network.bytes_per_s[1] == outer
+
+
+def test_what_is_counted_of_models_is_what_the_table_holds():
+    """`python -m dmodel.catalog.models` writes it anew."""
+    assert table("counted") == counted()
+    assert described("llama-3-8b-2layers")["parameters"] < described("llama-3-8b")["parameters"]
 
 
 def test_every_chip_has_a_default_system_of_two_levels_with_that_chip():

@@ -9,7 +9,6 @@ import pytest
 
 from calibration.traces import read, to_cases
 from calibration.traces.published import PUBLISHED
-from calibration.traces.questions import question_of as of_row
 from calibration.traces.table import Row, TraceTable
 from dmodel import api
 from dmodel.cli.app import loaded
@@ -139,7 +138,7 @@ def table() -> TraceTable:
 
 def test_every_row_is_the_same_case_from_the_file_the_shell_and_the_api(table, shell):
     rows = table.rows
-    of_file = [of_row(row) for row in rows]
+    of_file = [row.question for row in rows]
     batch = assemble([*of_file, *(shell.asks(typed(row)) for row in rows), *map(by_api, rows)])
     every = bits(batch)
     assert {leaf.shape[-1] for leaf in every.values()} == {3 * 1794}
@@ -157,7 +156,7 @@ def test_every_row_is_the_same_case_from_the_file_the_shell_and_the_api(table, s
 
 def test_each_way_says_what_it_assumes(table, shell):
     row = next(row for row in table.rows if not row.text("zero_stage"))
-    for question in (of_row(row), shell.asks(typed(row)), by_api(row)):
+    for question in (row.question, shell.asks(typed(row)), by_api(row)):
         assert "zero_stage blank" in " ".join(map(str, resolve(question).assumptions))
 
 

@@ -1,13 +1,16 @@
 """Predictions row by row, and how far they are from measurements, by hand."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
 
 from calibration.evaluate import dense_gpu_rows, errors, evaluate, fitted_rows
-from calibration.predict import assign, predict
+from calibration.predict import assign, batches, predict
 from dmodel import catalog
 from dmodel.breakdown import TERMS
+from dmodel.catalog.models import transformer
 from dmodel.coefficients import NAMES
 from dmodel.counts import model_flops_per_token
 from dmodel.profiles import GROUPINGS, Profile, default_profile, members, nearest
@@ -40,6 +43,36 @@ def profile() -> Profile:
 @pytest.fixture(scope="module")
 def found(cases, profile):
     return predict(cases, profile)
+
+
+def uncertain(profile: Profile) -> Profile:
+    """The profile with a covariance of its coefficients."""
+    root = np.random.default_rng(1).standard_normal((len(NAMES), len(NAMES)))
+    return replace(profile, covariance=1e-4 * root @ root.T)
+
+
+def test_rows_are_predicted_alike_in_any_company(cases, profile, monkeypatch):
+    """Few rows under many coefficients at once, many in batches, rare kinds of layers apart."""
+    unsure = uncertain(profile)
+    whole = predict(cases, unsure)
+    assert np.isfinite(whole.parameter_sd).all() and whole.parameter_sd.min() > 0.0
+    monkeypatch.setattr("calibration.predict.MOST_ROWS", 16)
+    sizes = [len(rows) for rows in batches(cases.model, len(cases))]
+    assert sum(sizes) == len(cases) and max(sizes) <= 16
+    parts = predict(cases, unsure)
+    for name in ("step_time_s", "memory_bytes", "mfu", "parameter_sd", "scale"):
+        np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)
+
+
+def test_rows_of_rare_layers_come_apart():
+    def of(kind: float):
+        return transformer("gpt-2") if kind else transformer("deepseek-v3")
+
+    model = stacked([of(i % 3) for i in range(2000)])
+    most, others = batches(model, 2000)
+    assert (most % 3 > 0).all() and (others % 3 == 0).all() and len(most) + len(others) == 2000
+    few = stacked([of(i) for i in range(2)])
+    assert [list(rows) for rows in batches(few, 2)] == [[0, 1]]
 
 
 @pytest.mark.parametrize("i", [0, 11, 20, 35])

@@ -11,7 +11,7 @@ from dmodel.deciding import evaluated
 from dmodel.errors import InputError
 from dmodel.question import Question
 from dmodel.records import leaf
-from dmodel.resolve import cheapest_that_fits, never_recompute, resolve
+from dmodel.resolve import cheapest_that_fits, never_recompute, part, resolve
 from dmodel.settings import changed
 from dmodel.step import step_time
 from tests.rows import answered, asked, job, one_case, table_file, told
@@ -221,3 +221,22 @@ def test_interleaving_needs_its_schedule():
         answered(interleave="2", set="schedule=gpipe")
     assert answered(interleave="2").plan.layout.schedule == "interleaved"
     assert asked(set="schedule=gpipe").settings == {"schedule": "gpipe"}
+
+
+def test_the_same_question_asked_again_has_the_same_answer_and_its_own_place():
+    first, second = ([], [])
+    question = asked(tp="")
+    known = part(question, first)
+    assert part(question._replace(where="elsewhere:3"), second) is known
+    assert first == second and first
+    first.clear()
+    assert part(question, third := []) is known and third == second
+    for where in ("a.csv:2", "b.csv:7"):
+        with pytest.raises(InputError, match=where):
+            part(asked(tp="3")._replace(where=where), [])
+
+
+def test_rows_that_differ_in_one_word_are_not_taken_for_each_other():
+    for name, value in (("seq_len", "4096"), ("attention", "none"), ("set", "n_mtp=1")):
+        one, other = part(asked(), []), part(asked(**{name: value}), [])
+        assert one is not other and (one.model != other.model or one.leaves != other.leaves)

@@ -4,6 +4,7 @@ of it."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import dmodel
 from dmodel.cli.app import COMMANDS
+from dmodel.cli.compiled import THREADS
 from dmodel.lazily import Surface
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +33,8 @@ ANSWERED = [
     *(f"catalog {kind} --json" for kind in KINDS if kind != "profiles"),
     "catalog chips h100",
     "catalog systems H100-DGX",
+    "catalog models gpt-2",
+    "catalog models deepseek-ai/DeepSeek-V3 --json",
     "catalog stacks nemo",
     "catalog settings graphed",
 ]
@@ -56,6 +60,11 @@ REFUSED = {
     f"predict {JOB} --precision fp7": "precision: expected one of",
     f"predict {JOB} --system H100-DGY": "nearest: H100-DGX",
     f"predict {JOB} --model llama-3-71b": "nearest: llama-3-70b",
+    f"predict {JOB} --stack nemoo": "nearest: nemo",
+    f"predict {JOB} --stack nemoo --profile prior": "nearest: nemo",
+    f"predict {JOB} --set stack=nemoo": "nearest: nemo",
+    f"sensitivity {JOB} --stack nemoo": "nearest: nemo",
+    f"design {JOB} --stack nemoo": "nearest: nemo",
     f"predict {JOB} --profile priors": "did you mean prior?",
     f"sensitivity {JOB} --model llama-3-71b": "nearest: llama-3-70b",
     f"sensitivity {JOB} --range x=1": "expected INPUT=LOW:HIGH",
@@ -116,7 +125,7 @@ def test_mistakes_are_told_without_loading_what_is_heavy():
         assert REFUSED[words] in one["said"].replace("\n", " "), f"dmodel {words}: {one}"
 
 
-@pytest.mark.parametrize("words", ["catalog models gpt-2", "catalog profiles prior"])
+@pytest.mark.parametrize("words", ["catalog models gpt-2-2layers", "catalog profiles prior"])
 def test_what_counts_says_so_itself(words):
     """Parameters and coefficients are computed; the test above would see it otherwise."""
     [one] = asked([words]).values()
@@ -134,6 +143,26 @@ assert dict(jax.config.values) == before
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted by Linux")
+@pytest.mark.parametrize("chosen", [None, "2"])
+def test_small_matrices_take_one_thread_unless_the_user_says_more(chosen):
+    code = """
+import os
+from dmodel.cli.compiled import THREADS, load_numpy_for_small_matrices
+load_numpy_for_small_matrices()
+import numpy
+numpy.linalg.eigh(numpy.eye(300))
+print(len(os.listdir("/proc/self/task")), os.environ.get(THREADS))
+"""
+    own = {name: value for name, value in os.environ.items() if name != THREADS}
+    own |= {} if chosen is None else {THREADS: chosen}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    threads, left = done.stdout.split()
+    assert left == str(chosen) and (chosen or threads == "1")
 
 
 def test_importing_loads_nothing():

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from calibration.traces.schema import BY_NAME, NUMBERS, parse_number
@@ -266,20 +266,17 @@ def fingerprint(row: Row) -> str:
     Numbers count by value, so `64` and `64.0` are the same row, and so is a row that went through
     another file format.
     """
-    parts = []
-    for name in _DEFINING:
-        text = (
-            row.accelerator
-            if name == "accelerator"
-            else row.stack
-            if name == "stack" and row.text(name)
-            else without_doubt(row.text(name))
-            if name == "flag"
-            else row.text(name)
-        )
-        value = row.number(name) if name in NUMBERS else text
-        parts.append(f"{name}={'' if value is None else value!r}")
+    own = {"accelerator": row.accelerator, "flag": without_doubt(row.text("flag"))}
+    own |= {"stack": row.stack} if row.text("stack") else {}
+    parts = [_piece(name, own.get(name, row.text(name))) for name in _DEFINING]
     # a later column: rows without it keep the name that they had
     held = " ".join(row.text("stage_layers").split())
     parts += [f"stage_layers={held!r}"] if held else []
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+@lru_cache(maxsize=1 << 14)
+def _piece(name: str, cell: str) -> str:
+    """A cell as fingerprints have it: numbers by value."""
+    value = parse_number(BY_NAME[name], cell) if cell and name in NUMBERS else cell
+    return f"{name}={value!r}"

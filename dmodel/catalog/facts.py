@@ -320,14 +320,14 @@ def apply(
       words: of the question; conditions see these and what facts have set before.
       given: names that the question itself says, which only `means` replaces.
     """
-    known, values, by, held = dict(words), {}, {}, []
+    known, values, by, held = words, {}, {}, []
     for each in facts:
         if not each.holds(known):
             continue
         held.append(each)
         found = _set_by(each, given)
         values |= found
-        known |= found
+        known = {**words, **values}
         by |= dict.fromkeys(found, each)
     decided = {id(each) for each in by.values()}
     return Applied(values, tuple(each for each in held if id(each) in decided))

@@ -6,7 +6,7 @@ import functools
 import re
 from pathlib import Path
 
-from dmodel.catalog.loader import Entry, canonical, known_name, unknown
+from dmodel.catalog.loader import Entry, canonical, known_name, table, unknown
 from dmodel.errors import InputError
 
 _OF_HUBS = re.compile(r"[-_\s](hf|base|instruct|chat|it|pt|v\d+(\.\d+)*)$", re.IGNORECASE)
@@ -86,6 +86,16 @@ def config_path(name_or_path: str) -> Path | None:
     if path.is_dir():
         return path / "config.json"
     return path if path.exists() or path.suffix == ".json" else None
+
+
+def described(name: str) -> Entry | None:
+    """All that is known of a model of the catalog that is not cut, as `models.described` has it;
+    None for another."""
+    main = known_model(name)
+    if main is None or config_of(name) is not None or cut(name)[1] is not None:
+        return None
+    own = {n: x for n, x in table("models")[main].items() if n != "shape"}
+    return {"name": main, "notes": [], **own, **table("counted")[main]}
 
 
 def fields(entry: Entry) -> list[Entry]:

@@ -1,15 +1,24 @@
-"""Transformers by name, or by the path of a Hugging Face `config.json`."""
+"""Transformers by name, or by the path of a Hugging Face `config.json`.
+
+`python -m dmodel.catalog.models` writes what is counted of the catalog's models, so that it is at
+hand without the records.
+"""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 
-from dmodel.catalog import configs
-from dmodel.catalog.loader import Entry, table
+from dmodel.catalog import configs, model_names
+from dmodel.catalog.loader import VERSION, Entry, table
 from dmodel.catalog.model_names import NOT_SIZES, check, config_of, cut, known_model
 from dmodel.catalog.shapes import model_of, shape_of
 from dmodel.counts import active_parameters, parameters
 from dmodel.records import Model
+
+TABLE = Path(__file__).parent / "data" / "counted.json"
 
 
 def shortened(model: Model, layers: float | None) -> Model:
@@ -68,6 +77,9 @@ def described(name_or_path: str) -> Entry:
     Raises:
       InputError: unknown name, or a file that cannot be used.
     """
+    known = model_names.described(name_or_path)
+    if known is not None:
+        return known
     found = reading(name_or_path)
     if found is not None:
         own = {"name": name_or_path, "aliases": [], "about": "", "source": name_or_path, "date": ""}
@@ -90,3 +102,18 @@ def _counted(model: Model) -> Entry:
         "order": shape.get("order", ""),
         "further": shape.get("further", [len(shape["blocks"]) - 1]),
     }
+
+
+def counted() -> dict[str, Entry]:
+    """Parameters, sizes and blocks of every model of the catalog."""
+    return {name: _counted(transformer(name)) for name in table("models")}
+
+
+def main() -> None:
+    """Write the table."""
+    text = json.dumps({"version": VERSION, "entries": counted()}, indent=1, ensure_ascii=False)
+    TABLE.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -281,6 +281,21 @@ def _read_file(path: Path) -> File:
 def consequences() -> tuple[Fact, ...]:
     """Facts that follow from what a stack does, whatever the stack."""
     return files()[AFTER].facts
+
+
+def check(name: str, more: Iterable[str] = ()) -> None:
+    """Refuse a stack that neither a file nor somebody else knows.
+
+    Args:
+      name: "" passes. more: names that others know, with or without their variants.
+    Raises:
+      InputError: with the nearest names.
+    """
+    if not name or is_file(name) or known_family(name.partition("/")[0]):
+        return
+    others = [stack(each).id for each in more]
+    if stack(name).id not in others:
+        raise InputError(unknown(name, others))
 
 
 def unknown(name: str, more: list[str]) -> str:

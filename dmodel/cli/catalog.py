@@ -106,14 +106,15 @@ def _one(kind: str, name: str) -> Document:
 
 def _model(name: str) -> Document:
     """A model, or what a configuration file says of one."""
-    from dmodel.catalog.model_names import check
+    from dmodel.catalog.model_names import check, described
 
     check(name)
+    return described(name) or _counted(name)
+
+
+def _counted(name: str) -> Document:
+    """A model of a file, or a cut one: its parameters are counted."""
     ready()
-    return _described(name)
-
-
-def _described(name: str) -> Document:
     from dmodel.catalog.models import described
 
     return described(name)

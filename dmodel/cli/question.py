@@ -86,6 +86,19 @@ def _check_names(job: Job, said: dict[str, str]) -> None:
         check_model(job.model if known_name("models", name) is None else name)
     if job.profile is not None:
         check_profile(job.profile)
+    _check_stack(said.get("stack", job.stack), job.profile)
+
+
+def _check_stack(name: str, profile: str | None) -> None:
+    """Refuse a stack that neither a file nor a shipped profile knows; a profile of the user's may
+    know others."""
+    from dmodel.catalog.stack import check
+    from dmodel.profiles import shipped
+
+    names = shipped.names() if profile is None else [profile]
+    if {*names} <= {*shipped.names()}:
+        fitted = (shipped.known(each) for each in names if each != shipped.PRIOR)
+        check(name, (stack for each in fitted for stack in each.stacks))
 
 
 def _say_doubts(system: str | None, chip: str | None) -> None:

@@ -220,7 +220,8 @@ def fitted_mask(cases: Cases, used: Sequence[Profile]) -> Any:
     """True for rows that the profile which predicts them was fitted on, `[rows]`."""
     import numpy as np
 
-    known = {p.name: set(p.fitted_rows) for p in used}
+    profiles = {p.name: p for p in used}
+    known = {name: set(p.fitted_rows) for name, p in profiles.items()}
     return np.array(
         [f in known[p.name] for f, p in zip(cases.labels.fingerprint.tolist(), used, strict=True)],
         bool,
