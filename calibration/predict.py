@@ -16,6 +16,7 @@ from dmodel.coefficients import Coefficients, from_unconstrained
 from dmodel.cost.memory import out_of_memory_probability
 from dmodel.errors import InputError
 from dmodel.footprint import Footprint, whole
+from dmodel.prediction import NONE
 from dmodel.profiles import Profile, nearest
 from dmodel.profiles.record import Fitted
 from dmodel.recorded import Recorded
@@ -271,13 +272,19 @@ def _coefficients(z: np.ndarray) -> Coefficients:
     return from_unconstrained(z.swapaxes(0, 1))
 
 
+TIME = "step time [s]"
+"""How a predicted time is called."""
+
+
 def beyond_physics(found: Predictions) -> dict[int, Finding]:
-    """What is wrong with predictions, by row: no finite positive number is refused, more FLOP/s
-    than the chips have is flagged."""
+    """What is wrong with predictions, by row: no finite positive number, and a term below 0, are
+    refused; more FLOP/s than the chips have is flagged."""
     wrong: dict[int, Finding] = {}
-    figures = {"step time [s]": found.step_time_s, "memory [byte]": found.memory_bytes}
+    figures = {TIME: found.step_time_s, "memory [byte]": found.memory_bytes}
+    terms = {n: np.asarray(getattr(found.breakdown, n)) for n in TERMS}
     for i, share in enumerate(found.mfu.tolist()):
         bad = [f"{n} {x[i]:.3g}" for n, x in figures.items() if not 0.0 < x[i] < np.inf]
+        bad += [f"{n} {x[i]:.3g} s" for n, x in terms.items() if x[i] < -NONE * figures[TIME][i]]
         if bad:
             text = f"predicted {', '.join(bad)}: some cell lies outside the range of the model"
             wrong[i] = Finding("prediction", REFUSED, text)

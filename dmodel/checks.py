@@ -51,8 +51,17 @@ def layout(question: Question, at: Degrees, micro_batch: float, interleave: floa
             f"global_batch = {batch:g} is not divisible by dp·micro_batch = "
             f"{at.dp:g}·{micro_batch:g}: no whole number of micro-batches"
         )
+    yield from _unlike_stages(question, layers)
     yield from _tokens(batch, question.known("seq_len"))
     yield from _groups(question, at)
+
+
+def _unlike_stages(question: Question, layers: float) -> Iterator[str]:
+    """Stages that hold more or fewer layers than there are."""
+    for name in ("stage_excess", "head_displaces"):
+        value = float(question.settings.get(name, 0.0))
+        if value > layers:
+            yield f"{name} = {value:g} is more than n_layers = {layers:g}"
 
 
 TOKENS = 1e12

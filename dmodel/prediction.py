@@ -42,6 +42,10 @@ CARRIED = (
 """Outputs that get an interval; MFU follows the step time."""
 
 
+NONE = 1e-9
+"""Share of a step below which a term's sign is rounding [1]."""
+
+
 def _outcome(cluster: Any, model: Any, plan: Any, coefficients: Any, fitted: Any) -> dict[str, Any]:
     """Everything that is said of one plan, for several coefficients at once, `[n]`. Memory is the
     fullest device's, with all that it holds."""
@@ -73,7 +77,7 @@ def answer(asked: Asked, plan: Plan, chunks: Sequence[float] = ()) -> Document:
     drawn = _drawn(asked)
     found, *_ = draws = _outcomes(asked, plan, drawn)
     out = found["outputs"]
-    _check_physics(asked, plan, out["step_time_s"], out["memory_bytes"])
+    _check_physics(asked, plan, out, found["breakdown"])
     # a compiled function gives dictionaries back by alphabet; people read causes and purposes in
     # their own order
     purposes = [f"{field.name}_bytes" for field in fields(Memory)]
@@ -100,18 +104,20 @@ def answer(asked: Asked, plan: Plan, chunks: Sequence[float] = ()) -> Document:
     }
 
 
-def _check_physics(asked: Asked, plan: Plan, step_time_s: float, memory_bytes: float) -> None:
-    """Refuse an answer that no machine can give: a time [s] or a memory [byte] that is no positive
-    number, or products of more FLOP/s than the chips have.
+def _check_physics(asked: Asked, plan: Plan, out: Document, breakdown: Document) -> None:
+    """Refuse an answer that no machine can give: a time or a memory that is no positive number, a
+    term of the time below 0, or products of more FLOP/s than the chips have.
 
     Raises:
       InputError: with the figure that cannot be.
     """
-    figures = {"step time [s]": step_time_s, "memory of a device [byte]": memory_bytes}
+    time = out["step_time_s"]
+    figures = {"step time [s]": time, "memory of a device [byte]": out["memory_bytes"]}
     wrong = [f"{name} {x:.4g}" for name, x in figures.items() if not 0.0 < x < inf]
-    rate = (
-        run.least_utilization(asked.cluster, asked.model, plan, step_time_s) if not wrong else 0.0
-    )
+    wrong += [
+        f"{name.removesuffix('_s')} {x:.4g} s" for name, x in breakdown.items() if x < -NONE * time
+    ]
+    rate = run.least_utilization(asked.cluster, asked.model, plan, time) if not wrong else 0.0
     if rate > 1.0:
         wrong.append(f"products of {rate:.4g} times the chips' peak FLOP/s")
     if wrong:
