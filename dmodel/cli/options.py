@@ -76,7 +76,6 @@ class Job(NamedTuple):
     """What is to be trained, and on what."""
 
     system: System = None
-    chip: Chip = None
     devices: Annotated[int | None, typer.Option(help="Accelerators.", rich_help_panel=JOB)] = None
     model: Annotated[
         str | None,
@@ -110,6 +109,7 @@ class Job(NamedTuple):
         ),
     ] = ""
     settings: Settings = None
+    chip: Chip = None
 
 
 class Degrees(NamedTuple):
