@@ -138,7 +138,9 @@ def _steps(begin: Mark, end: Mark, starts: Sequence[Mark], units: Units) -> floa
 def _size(begin: Mark, end: Mark, units: Units) -> float:
     """Steps of a block by a count of it alone; 0 without one."""
     for name in SIZES:
-        if 0.0 < begin.counts.get(name, 0.0) <= MOST and (name in end.counts or name == "epoch_count"):
+        if 0.0 < begin.counts.get(name, 0.0) <= MOST and (
+            name in end.counts or name == "epoch_count"
+        ):
             return units.steps(begin.counts[name])
     return 0.0
 
