@@ -95,6 +95,17 @@ PREFIXES = {
 }
 
 
+def test_files_of_docker_are_unwrapped(tmp_path):
+    lines = (SAMPLES / "megatron_fork.log").read_text().splitlines()
+    wrapped = [json.dumps({"log": line + "\n", "stream": "stdout"}) for line in lines]
+    (tmp_path / "docker.log").write_text("\n".join(line.replace(": ", ":", 1) for line in wrapped))
+    times = [
+        read([f]).rows[0]["step_time_s"]
+        for f in (SAMPLES / "megatron_fork.log", tmp_path / "docker.log")
+    ]
+    assert times[0] == times[1]
+
+
 @pytest.mark.parametrize("how", PREFIXES)
 @pytest.mark.parametrize("file", ["megatron_interleaved.log", "nccl_no_header.log"])
 def test_what_launchers_put_before_lines_changes_nothing(tmp_path, how, file):
@@ -294,6 +305,19 @@ def test_a_group_of_columns_that_was_not_measured_may_be_blank(tmp_path):
     row = f"  1073741824      16777216{' ' * 37}23275   46.13   43.25      0\n"
     (found,) = read([collectives(tmp_path, head + row)]).rows
     assert found["time_us"] == "23275" and found["source"].startswith("mscclpp-test")
+
+
+def test_a_table_with_bars_is_read(tmp_path):
+    text = (
+        "+---------+-----------+--------------+-------------+----------------+\n"
+        "|   Size  | Time (us) | AlgBW (GB/s) | Correctness | NCCL Time (us) |\n"
+        "+---------+-----------+--------------+-------------+----------------+\n"
+        "| 1.0 KiB |    5.12   |     0.20     |     PASS    |      9.9       |\n"
+        "| 64.0 MiB |   600.0  |    111.85    |     PASS    |     700.0      |\n"
+    )
+    found = read([collectives(tmp_path, text)])
+    assert [row["time_us"] for row in found.rows] == ["5.12", "600"]
+    assert found.rows[1]["message_bytes"] == str(64 * 2**20) and "n_accel" in found.needed
 
 
 def test_times_and_sizes_may_have_units(tmp_path):

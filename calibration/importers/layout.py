@@ -49,13 +49,24 @@ class Values(NamedTuple):
     wrong: str
 
 
+def in_columns(text: str) -> str:
+    """A line of a table with bars as one with blanks between its cells.
+
+    >>> in_columns("| 1.0 KiB | 5.21 |"), in_columns(" 1024  5.21")
+    ('1.0KiB 5.21', ' 1024  5.21')
+    """
+    if not text.lstrip().startswith("|"):
+        return text
+    return " ".join("".join(cell.split()) for cell in text.strip().strip("|").split("|"))
+
+
 def columns(text: str) -> Columns:
     """The columns that a header names.
 
     >>> columns("#  size  count  time  algbw  busbw  #wrong  time  algbw  busbw  #wrong").head
     ('size', 'count')
     """
-    words = text.replace("|", " ").strip().lstrip("#").split()
+    words = text.strip().lstrip("#").lower().split()
     names = [re.sub(r"\(.*\)$", "", word).lstrip("#").split(":")[0] for word in words]
     names = ["wrong" if name in ("error", "wrong") else name for name in names]
     first = names.index("time") if "time" in names else len(names)

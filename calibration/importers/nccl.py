@@ -15,7 +15,7 @@ from typing import Any
 
 from calibration.collect.convert import BUS_FACTOR
 from calibration.importers.found import COLLECTIVES, Result, accelerator_of, count, number
-from calibration.importers.layout import Columns, Values, columns, read
+from calibration.importers.layout import Columns, Values, columns, in_columns, read
 from calibration.importers.source import Source
 
 NAME, STACK = "nccl-tests", "nccl-tests"
@@ -26,10 +26,13 @@ _BARE = (
 )
 """A line of measurements, whose header may be cut off."""
 
-SIGN = re.compile(rf"algbw(?:\(GB/s\))?\s+busbw|^#\s*nThread |{_BARE}", re.MULTILINE)
+SIGN = re.compile(
+    rf"algbw(?:\(GB/s\))?\s+busbw|\| +Time \(us\) +\| +AlgBW \(GB/s\)|^#\s*nThread |{_BARE}",
+    re.MULTILINE,
+)
 
 _HEADER = re.compile(r"^#?\s*(?:nThreads?:? \d+ |minBytes \d+ maxBytes)")
-_COLUMNS = re.compile(r"\balgbw\b.*\bbusbw\b")
+_COLUMNS = re.compile(r"\balgbw\b.*\bbusbw\b|\bSize\s+Time\(.*\bAlgBW\b")
 _UNITS = re.compile(r"^#?\s*\(B\)\s")
 _RANK = re.compile(r"Rank\s+(\d+) .*\bon\s+(\S+) device\s+\d+ \[[^\]]*\] (.+)$")
 _WORLD = re.compile(r"\bnranks[ =](\d+)")
@@ -42,7 +45,7 @@ _NCCOM = re.compile(
 )
 _WORKERS = re.compile(r"\bnccom-test\b.*\s(?:-r|--nworkers)[ =](\d+)")
 _VERSION = re.compile(r"\b(NCCL|RCCL)(?: version|-library[=:])?\s*:?\s*v?(\d+\.\d+(?:\.\d+)?)")
-_BEGUN = re.compile(r"^\s*\d[\d.]*(?:[KMGT]i?)?B?\s+\d+(?:\s|$)")
+_BEGUN = re.compile(r"^\s*\d[\d.]*(?:[KMGT]i?)?B?\s+\d[\d.]*(?:\s|$)")
 NAMES = {
     "alltoall": "all_to_all",
     "alltoallv": "all_to_all",
@@ -116,7 +119,7 @@ def parse(source: Source) -> Result:
     """One row for each line of measurements."""
     result, tests = Result(source.name, COLLECTIVES), [_Test()]
     for line, text in source.lines:
-        test = tests[-1]
+        test, text = tests[-1], in_columns(text)
         if found := _PROGRAM.search(text) or _NCCOM.search(text):
             if (named := _named(test, text, found[1])) is not test:
                 tests.append(named)
@@ -194,7 +197,8 @@ def _rows(result: Result, test: _Test) -> None:
     if not test.rows:
         return
     lone = test.n_ranks == 1
-    silent = all(values.bus == 0.0 for _, values in test.rows) and not test.world
+    told = test.columns is None or "busbw" in test.columns.each
+    silent = told and not test.world and all(values.bus == 0.0 for _, values in test.rows)
     # a bus bandwidth of small messages alone is rounded to 0
     large = any(values.algorithm > 1.0 for _, values in test.rows)
     if lone or (silent and large):
@@ -260,26 +264,50 @@ def _guess(test: _Test, ranks: int | None) -> str | None:
 
 
 def _hint(result: Result, test: _Test, ranks: int | None, collective: str | None) -> None:
-    """What bandwidths and the ranks that are named let guess."""
-    share = _share(test)
+    """What bandwidths and the ranks that are named let guess, where the header does not say it."""
     named = max(test.ranks, default=-1) + 1
     if ranks is None and named:
         result.hints["n_accel"] = f"{named} (rank {named - 1} is named, the others are not)"
-    if share is None or (ranks and collective):
-        return
-    shown = f"busbw is {share:.4g} of algbw"
-    if share > 1.0 + 1e-3:
-        fits = _ranks_of(share, "all_reduce")
-        result.hints.setdefault("collective", f"all_reduce ({shown}, more than 1)")
-        if fits and ranks is None:
-            result.hints["n_accel"] = f"{fits} ({shown}: 2 (n - 1) / n)"
-    elif share < 1.0 - 1e-3 and (fits := _ranks_of(share, "all_gather")):
-        why = f"{shown}: (n - 1) / n of {fits} ranks"
-        result.hints.setdefault(
-            "collective", f"… (all_gather, reduce_scatter or all_to_all: {why})"
-        )
-        if ranks is None:
-            result.hints.setdefault("n_accel", f"{fits} ({why})")
+    if ranks is None or not collective:
+        found = _of_reductions(test) or _of_gathers(test) or _of_old_gathers(test)
+        result.hints |= {n: text for n, text in found.items() if n == "collective" or not ranks}
+
+
+def _of_reductions(test: _Test) -> dict[str, str]:
+    """Hints of a share of more than 1, which all-reduce alone has."""
+    share = _share(test)
+    if share is None or share <= 1.0 + 1e-3:
+        return {}
+    shown, ranks = f"busbw is {share:.4g} of algbw", _ranks_of(share, "all_reduce")
+    hints = {"collective": f"all_reduce ({shown}, more than 1)"}
+    return hints | ({"n_accel": f"{ranks} ({shown}: 2 (n - 1) / n)"} if ranks else {})
+
+
+def _of_gathers(test: _Test) -> dict[str, str]:
+    """Hints of a share of less than 1."""
+    share = _share(test)
+    ranks = None if share is None or share >= 1.0 - 1e-3 else _ranks_of(share, "all_gather")
+    if not ranks:
+        return {}
+    why = f"busbw is {share:.4g} of algbw: (n - 1) / n of {ranks} ranks"
+    return {"collective": f"… ({GATHERS}: {why})", "n_accel": f"{ranks} ({why})"}
+
+
+GATHERS = "all_gather, reduce_scatter or all_to_all"
+
+
+def _of_old_gathers(test: _Test) -> dict[str, str]:
+    """Hints of old versions, which count of gathers what a rank receives."""
+    large = [v for _, v in test.rows if v.algorithm >= 5.0]
+    shares = [v.algorithm * 1e3 * v.time_us / v.nbytes for v in large]
+    ranks = _received(statistics.median(shares)) if shares else None
+    if not ranks:
+        return {}
+    why = f"algbw is (n - 1) / n of size over time for {ranks} ranks, as old versions count"
+    return {
+        "collective": f"… (all_gather or reduce_scatter: {why})",
+        "n_accel": f"{ranks} ({why})",
+    }
 
 
 def _ranks_of(share: float, collective: str) -> int | None:

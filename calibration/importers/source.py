@@ -3,6 +3,7 @@ never an exception."""
 
 from __future__ import annotations
 
+import json
 import re
 import zlib
 from datetime import UTC, datetime
@@ -42,6 +43,23 @@ FENCE = re.compile(r"^\s*(?:```|~~~)[\w\-]*\s*$")
 
 NESTED = 4
 """Such marks that may stand before one line."""
+
+
+LOGGED = '{"log":'
+"""How a line of docker's own files begins."""
+
+
+def logged(text: str) -> str:
+    """What a line of docker's own files holds; the line itself where it is no JSON.
+
+    >>> logged('{"log":"step: 1","stream":"stdout"}')
+    'step: 1'
+    """
+    try:
+        inside = json.loads(text)["log"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return text
+    return inside.rstrip("\n").replace("\n", " ") if isinstance(inside, str) else text
 
 
 def bare(text: str) -> str:
@@ -178,6 +196,7 @@ class Source:
         with the same number."""
         found = []
         for i, whole in enumerate(self.text.split("\n"), 1):
+            whole = logged(whole) if whole.startswith(LOGGED) else whole
             states = whole.split("\r") if "\r" in whole else [whole]
             found.extend(
                 Line(i, text) for state in states if state and not FENCE.match(text := bare(state))

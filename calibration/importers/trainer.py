@@ -15,7 +15,7 @@ from calibration.importers.steps import LONGEST, SHORTEST
 
 NAME, STACK = "trainer", "transformers"
 SIGN = re.compile(
-    r"train_runtime['\"]?\s*[:=]|\*{5} Running training \*{5}|\{'loss': '?[\d.]+'?, |"
+    r"train_runtime['\"]?\s*[:=]|\*{5} Running training \*{5}|\{'loss': '?[\d.]+'?,|"
     r"\"current_steps\": \d+, \"total_steps\": \d+"
 )
 
@@ -169,6 +169,12 @@ def _row(result: Result, run: _Run, stack: str) -> None:
     rate = statistics.median(run.tokens) if run.tokens else None
     if time is None:
         every = statistics.median(run.throughput) if run.throughput else None
+        if rate is None:
+            result.bad_line(
+                run.line,
+                f"a rate of {every:.6g} tokens a second makes a step time only with the global "
+                "batch and the sequence length",
+            )
         cells |= {"tokens_per_s_per_accel": rate, "note": "; ".join(_rated(run, rate))}
         result.add(run.line, cells, {"tokens_per_s": every})
         return

@@ -129,8 +129,20 @@ def _report(found: Imported) -> None:
     _say_some("error", [_doubted(doubt) for doubt in found.doubts])
     if found.needed:
         say(_needed(found))
+    if found.table == "traces":
+        _say_of_precision(found)
     for reason, count in Counter(_other_reasons(found)).items():
         say(f"{count} of {len(found.rows)} rows cannot be used: {reason}")
+
+
+def _say_of_precision(found: Imported) -> None:
+    """Say that a blank precision counts as bf16."""
+    blank = sum(not row.get("precision") for row in found.rows)
+    if blank:
+        say(
+            f"precision is blank in {blank} of {len(found.rows)} rows, and counts as bf16; if it "
+            "was another: --set precision=…"
+        )
 
 
 def _say_some(kind: str, messages: Sequence[str]) -> None:
