@@ -86,40 +86,46 @@ class Ready:
     def __init__(self, record: Record) -> None:
         self.record, self.run = record, Run(record.steps, record.outputs)
         self.empty = [None] * (places(record) - record.inputs - len(record.constants))
+        self.parts: dict[int, tuple[Run, Run]] = {}
 
     def __call__(self, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for inputs."""
-        at = self.run([*leaves, *self.record.constants, *self.empty])
+        return self._outputs(self.run([*leaves, *self.record.constants, *self.empty]))
+
+    def _outputs(self, at: list[Any]) -> list[np.ndarray]:
         return [np.asarray(at[i]) for i in self.record.outputs]
 
+    def varied(
+        self, fixed: Sequence[np.ndarray]
+    ) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+        """The outputs as a function of the last inputs: what the first ones alone decide is
+        computed once."""
+        first, size = len(fixed), self.record.inputs
+        if first not in self.parts:
+            self.parts[first] = self._parted(first)
+        still, moving = self.parts[first]
+        later = [None] * (size - first)
+        known = still([*fixed, *later, *self.record.constants, *self.empty])
 
-def varied(
-    record: Record, fixed: Sequence[np.ndarray]
-) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
-    """The outputs of a record as a function of its last inputs: what the first ones alone decide is
-    computed once."""
-    first, size = len(fixed), record.inputs
-    moved = set(range(first, size))
-    still, moving = [], []
-    for step in record.steps:
-        if moved.isdisjoint(step.reads):
-            still.append(step)
-        else:
-            moved.update(step.writes)
-            moving.append(step)
-    read = {*record.outputs, *(i for step in moving for i in step.reads)}
-    opening: list[Any] = [*fixed, *[None] * (size - first), *record.constants]
-    opening += [None] * (places(record) - len(opening))
-    known = Run(still, read)(opening)
-    run = Run(moving, {*record.outputs, *(i for i, x in enumerate(known) if x is not None)})
+        def of(last: Sequence[np.ndarray]) -> list[np.ndarray]:
+            at = known.copy()
+            at[first:size] = last
+            return self._outputs(moving(at))
 
-    def of(last: Sequence[np.ndarray]) -> list[np.ndarray]:
-        at = known.copy()
-        at[first:size] = last
-        run(at)
-        return [np.asarray(at[i]) for i in record.outputs]
+        return of
 
-    return of
+    def _parted(self, first: int) -> tuple[Run, Run]:
+        """Steps that some first inputs decide, and those that the others change."""
+        moved = set(range(first, self.record.inputs))
+        still, moving = [], []
+        for step in self.record.steps:
+            if moved.isdisjoint(step.reads):
+                still.append(step)
+            else:
+                moved.update(step.writes)
+                moving.append(step)
+        read = {*self.record.outputs, *(i for step in moving for i in step.reads)}
+        return Run(still, read), Run(moving, read - moved | {*self.record.outputs})
 
 
 _RECORDS: dict[tuple, Ready | None] = {}
@@ -138,6 +144,7 @@ class Recorded:
 
     def __init__(self, function: Callable[..., dict[str, Any]]) -> None:
         self.function = function
+        self.programs: dict[tuple, Callable[..., dict[str, Any]]] = {}
 
     def __call__(self, *records: Tree, **static: Any) -> dict[str, Any]:
         """The answer for plain numbers and arrays."""
@@ -157,8 +164,12 @@ class Recorded:
         ready = self._known((*fixed, like), static, _arrays((*fixed, like)))
         if ready is None:
             return lambda last: self._compiled((*fixed, last), static)
-        of, names = varied(ready.record, _arrays(fixed)), ready.record.names
+        of, names = ready.varied(_arrays(fixed)), ready.record.names
         return lambda last: nested(names, of(_arrays(last)))
+
+    def is_known(self, *records: Tree, **static: Any) -> bool:
+        """Whether numpy can answer for records of these shapes."""
+        return self._known(records, static, _arrays(records)) is not None
 
     def _known(
         self, records: Tree, static: dict[str, Any], arrays: Sequence[np.ndarray]
@@ -209,9 +220,12 @@ class Recorded:
 
     def _compiled(self, records: Tree, static: dict[str, Any]) -> dict[str, Any]:
         """The answer by JAX itself."""
+        key = tuple(static.items())
+        if key not in self.programs:
+            self.programs[key] = jax.jit(lambda *given: self.function(*given, **static))
         with jax.enable_x64(True):
             floats = jax.tree.map(lambda x: np.asarray(x, np.float64), records)
-            found = jax.jit(lambda *given: self.function(*given, **static))(*floats)
+            found = self.programs[key](*floats)
         return jax.tree.map(np.asarray, found)
 
 

@@ -9,22 +9,21 @@ by the l1 merit function (Han 1977).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dmodel.codesign.limits import Goal, excess, merit
-from dmodel.codesign.outcome import NAMES, Outcome, World
+from dmodel.codesign.outcome import NAMES, Outcome, World, outcome_of, unordered
 from dmodel.codesign.relax import aggregated, named
 from dmodel.codesign.unknowns import Unknowns
+from dmodel.once import together
+from dmodel.recorded import Recorded
 from dmodel.records import Plan
 from dmodel.smooth import SHARPNESS
 from dmodel.stages import ENDS
-from dmodel.sweep import quick_to_compile
 
 ITERATIONS, LONGEST = 80, 0.5
 """Of the quadratic programming, and the longest step in the logarithm of a size."""
@@ -96,19 +95,28 @@ def judged(
     return jnp.concatenate([merit(found.quantities, at)[None], rows]), found
 
 
-@cache
-def _compiled() -> Callable:
-    def both(x, plan, world, at, names, sharpness):
-        def twice(x):
+def _recorded(
+    plan: Plan,
+    world: World,
+    at: Goal,
+    x: jax.Array,
+    *,
+    names: tuple[str, ...],
+    sharpness: float,
+) -> dict[str, Any]:
+    """Rows of `judged`, their slopes by all sizes `[1 + limit, name]`, and the outcome."""
+
+    def twice(x: jax.Array) -> tuple:
+        with together():
             rows, found = judged(x, plan, world, at, names, sharpness)
-            return rows, (rows, found)
+        return rows, (rows, found)
 
-        slopes, (rows, found) = jax.jacfwd(twice, has_aux=True)(x)
-        return rows, slopes, found
+    slopes, (rows, found) = jax.jacfwd(twice, has_aux=True)(x)
+    outcome = {**vars(found), "quality": found.quality._asdict()}
+    return {"rows": rows, "slopes": slopes, "outcome": outcome}
 
-    return jax.jit(
-        both, static_argnames=("names", "sharpness"), compiler_options=quick_to_compile()
-    )
+
+SLOPES = Recorded(_recorded)
 
 
 def least_squares(q: np.ndarray, r: np.ndarray) -> np.ndarray:
@@ -164,12 +172,13 @@ class _Problem:
         at: Goal,
         sharpness: float,
     ):
-        # 1F1B is interleaving with one chunk: one program for both
+        # 1F1B is interleaving with one chunk: one record for both, and for layers in any order
         same = plan.having(
             schedule="interleaved" if plan.layout.schedule == "1f1b" else plan.layout.schedule
         )
-        floats = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=float), (same, world, at))
-        self.args = (*floats, unknowns.names, sharpness)
+        self.judge = SLOPES.varied(
+            same, unordered(world), at, like=start, names=unknowns.names, sharpness=sharpness
+        )
         self.free, self.start, self.evaluations = unknowns.free, start.copy(), 0
         self.low, self.high = unknowns.low[self.free], unknowns.high[self.free]
         self.samples = int(np.shape(jax.tree.leaves(world.coefficients)[0])[0])
@@ -182,9 +191,9 @@ class _Problem:
         return full
 
     def __call__(self, x: np.ndarray) -> _Point:
-        rows, slopes, found = _compiled()(jnp.asarray(self.whole(x)), *self.args)
+        found = self.judge(self.whole(x))
         self.evaluations += (1 + int(self.free.sum())) * self.samples
-        rows, slopes = np.asarray(rows), np.asarray(slopes)
+        rows, slopes = found["rows"], found["slopes"]
         own = np.eye(len(x))
         over = rows[1:]
         return _Point(
@@ -194,7 +203,7 @@ class _Problem:
             dg=np.concatenate([slopes[1:][self.kept][:, self.free], -own, own]),
             slopes=slopes,
             over=over,
-            outcome=found,
+            outcome=outcome_of(found["outcome"]),
         )
 
 
@@ -296,6 +305,6 @@ def _result(problem: _Problem, x: np.ndarray, here: _Point, multipliers: np.ndar
         high=high,
         residual=float(max(stationary, np.maximum(here.g, 0.0).max(initial=0.0))),
         slopes=here.slopes,
-        outcome=jax.tree.map(np.asarray, here.outcome),
+        outcome=here.outcome,
         evaluations=problem.evaluations,
     )

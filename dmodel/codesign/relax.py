@@ -16,7 +16,7 @@ import numpy as np
 
 from dmodel import struct
 from dmodel.codesign.limits import Goal, excess, merit
-from dmodel.codesign.outcome import NAMES, Outcome, World, outcome
+from dmodel.codesign.outcome import NAMES, Outcome, World, outcome, unordered
 from dmodel.codesign.unknowns import Unknowns
 from dmodel.once import together
 from dmodel.recorded import Recorded
@@ -187,7 +187,7 @@ def starts(unknowns: Unknowns, n: int, seed: int) -> np.ndarray:
 
 
 class _Adam:
-    """Steps of Adam (Kingma & Ba 2015) on arrays of numpy; a library's would compile each of them."""
+    """Adam (Kingma & Ba 2015) on arrays of numpy; that of a library would be compiled."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.mean, self.square, self.count = np.zeros(shape), np.zeros(shape), 0
@@ -235,14 +235,17 @@ def relax(
     u, multipliers = starts(unknowns, n, seed), np.zeros((len(NAMES) + N_STRUCTURE, n))
     moving = np.concatenate([unknowns.free.astype(float), np.ones(LATENTS)])[:, None]
     low, high = unknowns.low[:, None], unknowns.high[:, None]
-    # the order of layers decides nothing here, and models of one structure share a record
-    ordered = world.fixed.replace(model=world.fixed.model.replace(order=()))
-    world = world.replace(fixed=ordered)
     adam, seen = _Adam(u.shape), {}
     each = TOTAL // len(anneal)
     for sharpness in anneal:
         judge = LAGRANGIAN.varied(
-            arm, world, at, base, like=(u, multipliers), names=unknowns.names, sharpness=sharpness
+            arm,
+            unordered(world),
+            at,
+            base,
+            like=(u, multipliers),
+            names=unknowns.names,
+            sharpness=sharpness,
         )
         for i in range(each):
             seen = judge((u, multipliers))
