@@ -41,6 +41,10 @@ LIMITS = (*NAMES, *STRUCTURE)
 
 RIDGE = 1e-11
 
+ROUNDING, IDLE = 1e-13, 4
+"""Gains of merit that are rounding, and steps in a row that gain no more, after which a kink is
+taken for the end: slopes there are those of neither side."""
+
 
 class Local(NamedTuple):
     """An optimum of the continuous sizes.
@@ -219,9 +223,9 @@ def _direction(h: np.ndarray, at: _Point) -> tuple[np.ndarray, np.ndarray]:
 
 def _line_search(
     problem: _Problem, x: np.ndarray, step: np.ndarray, at: _Point, weight: float
-) -> tuple[np.ndarray, _Point] | None:
-    """A share of the step that lowers the l1 merit function enough, and what is there; None when no
-    share does."""
+) -> tuple[np.ndarray, _Point, float] | None:
+    """A share of the step that lowers the l1 merit function enough, what is there, and by how much
+    it is lower; None when no share does."""
     before = at.f + weight * np.maximum(at.g, 0.0).sum()
     slope = at.df @ step - weight * np.maximum(at.g, 0.0).sum()
     share = min(1.0, LONGEST / max(np.abs(step).max(), 1e-300))
@@ -229,7 +233,7 @@ def _line_search(
         there = problem(x + share * step)
         after = there.f + weight * np.maximum(there.g, 0.0).sum()
         if np.isfinite(after) and after <= before + 1e-4 * share * min(slope, 0.0) + 1e-13:
-            return x + share * step, there
+            return x + share * step, there, before - after
         share *= 0.5
     return None
 
@@ -265,7 +269,7 @@ def solve(
     problem = _Problem(start, plan, unknowns, world, at, sharpness)
     x = np.clip(start[problem.free], problem.low, problem.high)
     h, here = np.eye(len(x)), problem(x)
-    weight, multipliers = 1.0, np.zeros(len(here.g))
+    weight, multipliers, idle = 1.0, np.zeros(len(here.g)), 0
     for _ in range(ITERATIONS if len(x) else 0):
         step, multipliers = _direction(h, here)
         residual = max(
@@ -280,9 +284,12 @@ def solve(
                 break
             h = np.eye(len(x))
             continue
-        moved, there = found
+        moved, there, gain = found
+        idle = idle + 1 if gain < ROUNDING else 0
         y = there.df - here.df + (there.dg - here.dg).T @ multipliers
         h, x, here = _updated(h, moved - x, y), moved, there
+        if idle == IDLE:
+            break
     return _result(problem, x, here, multipliers)
 
 
