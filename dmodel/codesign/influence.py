@@ -72,7 +72,8 @@ def influence(stated: Question, design: Design) -> Influences:
         other = _under(stated, here.x, kind, law, design)
         found = solve(here.x, design.plan, other.unknowns, other.world, other.at)
         entries.append(_entry(stated, kind, name, source, here, found))
-    decides = max(entries, key=lambda e: e.moved, default=None)
+    moved = entries if stated.unknowns.free.any() else []
+    decides = max(moved, key=lambda e: e.moved, default=None)
     i = NAMES.index(OBJECTIVES[stated.objective])
     return Influences(
         entries=tuple(entries),
@@ -127,8 +128,7 @@ def _entry(
 ) -> Influence:
     i = NAMES.index(OBJECTIVES[stated.objective])
     value, before = float(found.outcome.quantities[i]), float(here.outcome.quantities[i])
-    free = stated.unknowns.free
-    shift = np.where(free, np.abs(found.x - here.x), -1.0 if free.any() else 0.0)
+    shift = np.where(stated.unknowns.free, np.abs(found.x - here.x), -1.0)
     return Influence(
         kind=kind,
         law=name,

@@ -32,12 +32,7 @@ ANNEAL = (2.0, SHARPNESS)
 """Sharpness of the first half of the search and of the second, which is that of the fitted
 coefficients."""
 
-ROUNDS, STEPS, RATE, WEIGHT = (
-    int(__import__("os").environ.get("ROUNDS", "4")),
-    int(__import__("os").environ.get("STEPS", "40")),
-    float(__import__("os").environ.get("RATE", "0.12")),
-    10.0,
-)
+ROUNDS, STEPS, RATE, WEIGHT = 4, 40, 0.12, 10.0
 """Of each half: updates of the multipliers, Adam steps between them; Adam's first rate; curvature
 of the penalty."""
 
