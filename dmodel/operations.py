@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -44,18 +45,32 @@ def _cumsum(p: Parameters, x: Any) -> Any:
 
 
 def _unstacked(p: Parameters, x: Any) -> Any:
-    parts = np.moveaxis(np.asarray(x), p[0], 0)
+    parts = np.moveaxis(x, p[0], 0) if p[0] else x
     return parts[0] if len(parts) == 1 else list(parts)
 
 
 def _split(p: Parameters, x: Any) -> Any:
     sizes, axis = p
-    parts = np.split(x, np.cumsum(sizes)[:-1], axis)
+    ends, before = accumulate(sizes), (slice(None),) * axis
+    parts = [x[(*before, slice(end - size, end))] for size, end in zip(sizes, ends, strict=True)]
     return parts[0] if len(parts) == 1 else parts
 
 
+def _product(p: Parameters, a: Any, b: Any) -> Any:
+    return np.tensordot(a, b, p[0][0])
+
+
 def _padded(p: Parameters, x: Any, filling: Any) -> Any:
-    return np.pad(x, [(low, high) for low, high, _ in p[0]], constant_values=filling)
+    shape = [low + size + high for (low, high, _), size in zip(p[0], x.shape, strict=True)]
+    found = np.full(shape, filling, x.dtype)
+    inner = zip(p[0], x.shape, strict=True)
+    found[tuple(slice(low, low + size) for (low, _, _), size in inner)] = x
+    return found
+
+
+def _stacked(p: Parameters, *values: Any) -> Any:
+    at = (*(slice(None),) * p[0], None)
+    return np.concatenate([x[at] for x in values], p[0])
 
 
 def _counted(p: Parameters) -> Any:
@@ -68,6 +83,10 @@ def _each(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda p, *values: function(*values)
 
 
+def _powered(p: Parameters, x: Any) -> Any:
+    return np.square(x) if p[0] == 2 else np.power(x, float(p[0]))
+
+
 def _reduced(function: np.ufunc) -> Callable[..., Any]:
     return lambda p, x: function.reduce(x, axis=p[0])
 
@@ -77,7 +96,7 @@ def _by_element(function: Callable[[float], float]) -> Callable[..., Any]:
     return lambda p, x: made(x)
 
 
-ELEMENTS: dict[str, Callable[..., Any]] = {
+PLAIN: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "add_any": np.add,
     "sub": np.subtract,
@@ -111,21 +130,20 @@ ELEMENTS: dict[str, Callable[..., Any]] = {
     "and": np.logical_and,
     "or": np.logical_or,
     "not": np.logical_not,
-    "copy": lambda x: x,
     "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
 }
-"""Operations that no parameter decides, of their operands."""
+"""Operations that no parameter decides, element by element."""
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
-    **{name: _each(function) for name, function in ELEMENTS.items()},
+    **{name: _each(function) for name, function in PLAIN.items()},
     "erf": _by_element(math.erf),
     "erfc": _by_element(math.erfc),
     "select_n": _selected,
-    "integer_pow": lambda p, x: np.power(x, float(p[0])),
+    "integer_pow": _powered,
     "convert_element_type": lambda p, x: np.asarray(x).astype(p[0]),
     "broadcast_in_dim": _broadcast,
     "reshape": lambda p, x: x.reshape(p[0]),
-    "squeeze": lambda p, x: x.squeeze(p[0]),
+    "squeeze": lambda p, x: np.squeeze(x, p[0]),
     "transpose": lambda p, x: np.transpose(x, p[0]),
     "rev": lambda p, x: np.flip(x, p[0]),
     "slice": _sliced,
@@ -133,21 +151,23 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "split": _split,
     "pad": _padded,
     "iota": _counted,
-    "stack": lambda p, *values: np.stack(values, p[0]),
+    "stack": _stacked,
     "unstack": _unstacked,
     "reduce_sum": _reduced(np.add),
     "reduce_prod": _reduced(np.multiply),
     "reduce_max": _reduced(np.maximum),
     "reduce_min": _reduced(np.minimum),
     "cumsum": _cumsum,
+    "dot_general": _product,
 }
 """What each does with its parameters and operands."""
 
+ELEMENTWISE = frozenset(PLAIN) | {"erf", "erfc", "clamp", "select_n", "integer_pow"}
+ELEMENTWISE |= {"convert_element_type"}
+"""Operations whose operands may be of any shapes that numpy broadcasts."""
 
-def bound(name: str, parameters: Parameters) -> Callable[..., Any]:
-    """An operation with its parameters, of its operands."""
-    return ELEMENTS.get(name) or partial(OPERATIONS[name], parameters)
-
+NOTHING = ("copy", "stop_gradient")
+"""Operations that give what they get."""
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "integer_pow": ("y",),
@@ -169,6 +189,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "reduce_max": ("axes",),
     "reduce_min": ("axes",),
     "cumsum": ("axis", "reverse"),
+    "dot_general": ("dimension_numbers",),
 }
 """Names of the parameters that decide an operation; of others none does."""
 
@@ -198,8 +219,15 @@ def operation(equation: Any) -> tuple[str, Parameters]:
     return name, tuple(_told(given[parameter]) for parameter in PARAMETERS.get(name, ()))
 
 
+def ready(name: str, parameters: Parameters) -> Callable[..., Any]:
+    """What an operation does with its operands."""
+    return PLAIN[name] if name in PLAIN else partial(OPERATIONS[name], parameters)
+
+
 def _is_usual(name: str, given: Mapping[str, Any]) -> bool:
     """Whether the parameters of an operation are those that it has here."""
+    if name == "dot_general":
+        return not any(map(len, given["dimension_numbers"][1]))
     if name == "pad":
         return all(
             min(low, high) >= 0 and not inner for low, high, inner in given["padding_config"]

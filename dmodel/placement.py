@@ -17,7 +17,6 @@ from operator import add
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dmodel import struct
 from dmodel.records import Layout, Plan
@@ -217,12 +216,13 @@ def _place_ordered(layout: Ordered, size: Array) -> Groups:
         "shard": start["dp"],
         "replica": start["dp"] + logs["shard"],
     }
-    near, far = (stack(*_expert_bounds(logs, order)) for order in (("ep", "dp"), ("dp", "ep")))
+    near = stack(*_expert_bounds(logs, ("ep", "dp")))
+    far = list(_expert_bounds(logs, ("dp", "ep")))
     # etp, ep, shards and copies of experts: where each begins and ends on the axis of a stage's
     # ranks
     by_ep = each(layout.ep_dp)
-    begin = by_ep * near[:4] + (1.0 - by_ep) * far[np.array([0, 3, 1, 2])]
-    end = by_ep * near[1:] + (1.0 - by_ep) * far[np.array([1, 4, 2, 3])]
+    begin = by_ep * near[:4] + (1.0 - by_ep) * stack(*(far[i] for i in (0, 3, 1, 2)))
+    end = by_ep * near[1:] + (1.0 - by_ep) * stack(*(far[i] for i in (1, 4, 2, 3)))
     lower, upper = _levels(size)
 
     def beside(bounds: jax.Array) -> jax.Array:

@@ -12,44 +12,16 @@ import platform
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dmodel import entries
 from dmodel.entries import Entry
-from dmodel.operations import OPERATIONS, Unknown, bound, operation
+from dmodel.operations import OPERATIONS, Unknown, ready
+from dmodel.recording import Record, Step, Tree, recorded
 from dmodel.structures import nested, plain, told
-
-Tree = Any
-"""A pytree of arrays."""
-
-
-class Step(NamedTuple):
-    """One operation: its name, what it reads and writes by place, and its parameters."""
-
-    name: str
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    parameters: tuple[Any, ...]
-
-
-class Record(NamedTuple):
-    """Operations in order, on numbered places: inputs first, then constants.
-
-    Attributes:
-      inputs: how many there are [count]. constants: their values. steps: operations.
-      outputs: places of the answer. names: of each leaf of the answer, the keys that lead there.
-    """
-
-    inputs: int
-    constants: tuple[np.ndarray, ...]
-    steps: tuple[Step, ...]
-    outputs: tuple[int, ...]
-    names: tuple[tuple[str, ...], ...]
 
 
 def unread(steps: Sequence[Step], kept: Iterable[int]) -> list[list[int]]:
@@ -69,39 +41,39 @@ class Run:
     """
 
     def __init__(self, steps: Sequence[Step], kept: Iterable[int]) -> None:
-        drops = unread(steps, kept)
-        self.steps = [
-            (bound(step.name, step.parameters), _reader(step.reads), step.writes, drop)
-            for step, drop in zip(steps, drops, strict=True)
-        ]
+        self.steps = []
+        for step, drop in zip(steps, unread(steps, kept), strict=True):
+            reads, writes = step.reads, step.writes
+            one = writes[0] if len(writes) == 1 else -1
+            ends = reads[0] if reads else -1, reads[-1] if reads else -1
+            self.steps.append(
+                (ready(step.name, step.parameters), len(reads), *ends, reads, one, writes, drop)
+            )
 
     def __call__(self, at: list[Any]) -> list[Any]:
-        """Values by place, those of the steps put in and those that nobody reads any more taken
+        """Values by place, those of the steps filled in and those that nobody reads any more left
         out."""
         with np.errstate(all="ignore"):
-            for function, read, writes, drop in self.steps:
-                found = function(*read(at))
-                if len(writes) == 1:
-                    at[writes[0]] = found
+            for operation, count, first, last, reads, one, writes, drop in self.steps:
+                if count == 2:
+                    found = operation(at[first], at[last])
+                elif count == 1:
+                    found = operation(at[first])
                 else:
-                    for i, value in zip(writes, found, strict=True):
-                        at[i] = value
+                    found = operation(*[at[i] for i in reads])
+                if one >= 0:
+                    at[one] = found
+                else:
+                    for place, value in zip(writes, found, strict=True):
+                        at[place] = value
                 for i in drop:
                     at[i] = None
         return at
 
 
-def _reader(places: tuple[int, ...]) -> Callable[[list[Any]], Sequence[Any]]:
-    """What takes the values at some places."""
-    if len(places) == 1:
-        return itemgetter(slice(places[0], places[0] + 1))
-    return itemgetter(*places) if places else lambda at: ()
-
-
-def _places(record: Record) -> int:
-    """How many places a record has [count]."""
-    held = record.inputs + len(record.constants)
-    return 1 + max(held - 1, *(i for step in record.steps for i in step.writes), -1)
+def places(record: Record) -> int:
+    """How many there are in a record."""
+    return record.inputs + len(record.constants) + sum(len(s.writes) for s in record.steps)
 
 
 class Ready:
@@ -113,151 +85,47 @@ class Ready:
 
     def __init__(self, record: Record) -> None:
         self.record, self.run = record, Run(record.steps, record.outputs)
-        self.places = _places(record)
+        self.empty = [None] * (places(record) - record.inputs - len(record.constants))
+        self.parts: dict[int, tuple[Run, Run]] = {}
 
     def __call__(self, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for inputs."""
-        given = (*leaves, *self.record.constants)
-        at = self.run([*given, *[None] * (self.places - len(given))])
+        return self._outputs(self.run([*leaves, *self.record.constants, *self.empty]))
+
+    def _outputs(self, at: list[Any]) -> list[np.ndarray]:
         return [np.asarray(at[i]) for i in self.record.outputs]
 
+    def varied(
+        self, fixed: Sequence[np.ndarray]
+    ) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+        """The outputs as a function of the last inputs: what the first ones alone decide is
+        computed once."""
+        first, size = len(fixed), self.record.inputs
+        if first not in self.parts:
+            self.parts[first] = self._parted(first)
+        still, moving = self.parts[first]
+        later = [None] * (size - first)
+        known = still([*fixed, *later, *self.record.constants, *self.empty])
 
-def varied(
-    record: Record, fixed: Sequence[np.ndarray]
-) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
-    """The outputs of a record as a function of its last inputs: what the first ones alone decide is
-    computed once."""
-    moved = set(range(len(fixed), record.inputs))
-    still, moving = [], []
-    for step in record.steps:
-        if moved.isdisjoint(step.reads):
-            still.append(step)
-        else:
-            moved.update(step.writes)
-            moving.append(step)
-    read = {*record.outputs, *(i for step in moving for i in step.reads)}
-    known: list[Any] = [None] * _places(record)
-    known[: len(fixed)] = fixed
-    known[record.inputs : record.inputs + len(record.constants)] = record.constants
-    known = Run(still, read)(known)
-    run = Run(moving, {*record.outputs, *(i for i, x in enumerate(known) if x is not None)})
+        def of(last: Sequence[np.ndarray]) -> list[np.ndarray]:
+            at = known.copy()
+            at[first:size] = last
+            return self._outputs(moving(at))
 
-    def of(last: Sequence[np.ndarray]) -> list[np.ndarray]:
-        at = known.copy()
-        at[len(fixed) : record.inputs] = last
-        at = run(at)
-        return [np.asarray(at[i]) for i in record.outputs]
+        return of
 
-    return of
-
-
-class Recorder:
-    """Makes a record of a traced program: what is constant is computed, what repeats is shared, and
-    what nobody reads is left out."""
-
-    def __init__(self, inputs: int) -> None:
-        self.inputs = inputs
-        self.constants: dict[tuple, int] = {}
-        self.values: dict[int, np.ndarray] = {}
-        self.shared: dict[tuple, tuple[int, ...]] = {}
-        self.steps: list[Step] = []
-        self.next = inputs
-
-    def constant(self, value: Any) -> int:
-        """The place of a constant."""
-        array = np.asarray(value)
-        key = (array.dtype.name, array.shape, array.tobytes())
-        if key not in self.constants:
-            self.constants[key] = self._place()
-            self.values[self.constants[key]] = array
-        return self.constants[key]
-
-    def _place(self) -> int:
-        self.next += 1
-        return self.next - 1
-
-    def program(self, jaxpr: Any, constants: Sequence[Any], places: Sequence[int]) -> list[int]:
-        """Record a program whose inputs lie at places; those of its outputs."""
-        at = dict(zip(jaxpr.invars, places, strict=True))
-        at |= {v: self.constant(x) for v, x in zip(jaxpr.constvars, constants, strict=True)}
-
-        def place(x: Any) -> int:
-            return self.constant(x.val) if hasattr(x, "val") else at[x]
-
-        for equation in jaxpr.eqns:
-            found = self._equation(equation, [place(x) for x in equation.invars])
-            at |= dict(zip(equation.outvars, found, strict=True))
-        return [place(x) for x in jaxpr.outvars]
-
-    def _equation(self, equation: Any, reads: list[int]) -> Sequence[int]:
-        inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
-        if inner is not None:
-            if equation.primitive.name not in ("jit", "pjit", "closed_call", "custom_jvp_call"):
-                raise Unknown(equation.primitive.name)
-            return self.program(inner.jaxpr, inner.consts, reads)
-        name, parameters = operation(equation)
-        key = (name, parameters, *reads)
-        if key not in self.shared:
-            self.shared[key] = self._step(name, tuple(reads), parameters, len(equation.outvars))
-        return self.shared[key]
-
-    def _step(
-        self, name: str, reads: tuple[int, ...], parameters: tuple, count: int
-    ) -> tuple[int, ...]:
-        if all(i in self.values for i in reads):
-            with np.errstate(all="ignore"):
-                found = OPERATIONS[name](parameters, *[self.values[i] for i in reads])
-            return tuple(map(self.constant, [found] if count == 1 else found))
-        writes = tuple(self._place() for _ in range(count))
-        self.steps.append(Step(name, reads, writes, parameters))
-        return writes
-
-    def finished(self, outputs: Sequence[int], names: Sequence[tuple[str, ...]]) -> Record:
-        """The record of what the outputs need, places numbered anew."""
-        needed, steps = set(outputs), []
-        for step in reversed(self.steps):
-            if needed.intersection(step.writes):
-                needed.update(step.reads)
-                steps.append(step)
-        held = [i for i in self.values if i in needed]
-        number = {i: n for n, i in enumerate([*range(self.inputs), *held])}
-        for step in reversed(steps):
-            for i in step.writes:
-                number[i] = len(number)
-        return Record(
-            self.inputs,
-            tuple(self.values[i] for i in held),
-            tuple(
-                Step(s.name, _numbered(number, s.reads), _numbered(number, s.writes), s.parameters)
-                for s in reversed(steps)
-            ),
-            _numbered(number, outputs),
-            tuple(names),
-        )
-
-
-def _numbered(number: dict[int, int], places: Sequence[int]) -> tuple[int, ...]:
-    return tuple(number[i] for i in places)
-
-
-def recorded(function: Callable[..., Any], *records: Tree) -> Record:
-    """The record of a function of records.
-
-    Raises:
-      Unknown: it uses an operation that has no counterpart here.
-    """
-    leaves, tree = jax.tree.flatten(records)
-    names: list[tuple[str, ...]] = []
-
-    def flat(*leaves: jax.Array) -> list[jax.Array]:
-        found = jax.tree_util.tree_leaves_with_path(function(*jax.tree.unflatten(tree, leaves)))
-        names[:] = [tuple(key.key for key in path) for path, _ in found]
-        return [jnp.asarray(leaf) for _, leaf in found]
-
-    closed = jax.make_jaxpr(flat)(*[jax.ShapeDtypeStruct(np.shape(x), float) for x in leaves])
-    recorder = Recorder(len(leaves))
-    outputs = recorder.program(closed.jaxpr, closed.consts, range(len(leaves)))
-    return recorder.finished(outputs, names)
+    def _parted(self, first: int) -> tuple[Run, Run]:
+        """Steps that some first inputs decide, and those that the others change."""
+        moved = set(range(first, self.record.inputs))
+        still, moving = [], []
+        for step in self.record.steps:
+            if moved.isdisjoint(step.reads):
+                still.append(step)
+            else:
+                moved.update(step.writes)
+                moving.append(step)
+        read = {*self.record.outputs, *(i for step in moving for i in step.reads)}
+        return Run(still, read), Run(moving, read - moved | {*self.record.outputs})
 
 
 _RECORDS: dict[tuple, Ready | None] = {}
@@ -276,6 +144,7 @@ class Recorded:
 
     def __init__(self, function: Callable[..., dict[str, Any]]) -> None:
         self.function = function
+        self.programs: dict[tuple, Callable[..., dict[str, Any]]] = {}
 
     def __call__(self, *records: Tree, **static: Any) -> dict[str, Any]:
         """The answer for plain numbers and arrays."""
@@ -295,8 +164,12 @@ class Recorded:
         ready = self._known((*fixed, like), static, _arrays((*fixed, like)))
         if ready is None:
             return lambda last: self._compiled((*fixed, last), static)
-        of, names = varied(ready.record, _arrays(fixed)), ready.record.names
+        of, names = ready.varied(_arrays(fixed)), ready.record.names
         return lambda last: nested(names, of(_arrays(last)))
+
+    def is_known(self, *records: Tree, **static: Any) -> bool:
+        """Whether numpy can answer for records of these shapes."""
+        return self._known(records, static, _arrays(records)) is not None
 
     def _known(
         self, records: Tree, static: dict[str, Any], arrays: Sequence[np.ndarray]
@@ -347,9 +220,12 @@ class Recorded:
 
     def _compiled(self, records: Tree, static: dict[str, Any]) -> dict[str, Any]:
         """The answer by JAX itself."""
+        key = tuple(static.items())
+        if key not in self.programs:
+            self.programs[key] = jax.jit(lambda *given: self.function(*given, **static))
         with jax.enable_x64(True):
             floats = jax.tree.map(lambda x: np.asarray(x, np.float64), records)
-            found = jax.jit(lambda *given: self.function(*given, **static))(*floats)
+            found = self.programs[key](*floats)
         return jax.tree.map(np.asarray, found)
 
 

@@ -30,6 +30,11 @@ def at_hand(*values: Array) -> bool:
     return all(isinstance(v, np.ndarray | np.generic | int | float) for v in values)
 
 
+def library(*values: Array) -> Any:
+    """What computes with values: numpy where all are at hand, else `jax.numpy`."""
+    return np if at_hand(*values) else jnp
+
+
 def taken(value: Array) -> Array:
     """A value as numpy has it where JAX has computed it; what JAX is still to compute as it is."""
     known = isinstance(value, jax.Array) and not isinstance(value, Tracer)

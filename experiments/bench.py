@@ -24,7 +24,7 @@ from experiments.bench_cold import (
     table_of_rows,
 )
 from experiments.bench_result import Result, keep, show
-from experiments.bench_start import starts
+from experiments.bench_start import searches, starts
 from experiments.bench_warm import fusion, small_sweep, theory_sweep, throughput
 from experiments.study import parse, plain_arguments
 
@@ -33,6 +33,7 @@ def results(quick: bool) -> Iterator[Result]:
     """All numbers, in the order in which they are ready."""
     cores = os.cpu_count() or 1
     yield from starts(3 if quick else 5)
+    yield from searches(1 if quick else 3)
     yield from compilation()
     yield from throughput(1 << (16 if quick else 17), 3 if quick else 9, cores)
     if not quick:

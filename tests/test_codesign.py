@@ -181,6 +181,13 @@ def test_another_loss_law_moves_the_answer(stated, answer):
     assert max(e.moved for e in found.entries) > 1.05
 
 
+def test_no_law_decides_where_nothing_is_free(stated, answer):
+    at = np.log([answer.found.sizes[name] for name in stated.unknowns.names])
+    given = stated._replace(unknowns=stated.unknowns.replace(low=at, high=at, value=np.exp(at)))
+    found = influence(given, answer.found)
+    assert found.statement == "no law matters" and not found.decides
+
+
 # ---- on rungs
 
 

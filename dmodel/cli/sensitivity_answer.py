@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dmodel.cli import sensitivity_parts as parts
 from dmodel.cli.elasticities import case_document
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from dmodel.asked import Asked
     from dmodel.records import Plan
     from dmodel.sensitivity import Point, Searched
-    from dmodel.sensitivity.case import Inputs
 
 
 def answer(asked: Asked, degrees: Degrees, w: Wanted) -> tuple[Document, Figures]:
@@ -62,21 +59,17 @@ def _best(asked: Asked, degrees: Degrees, w: Wanted) -> tuple[Plan, list[str], S
     from dmodel.sensitivity.case import inputs
 
     found = space_of(asked, degrees.attention)
-    # one program for stages of one chunk and of several, compiled while the plans are searched
+    # one record for stages of one chunk and of several
     shared = found.base
     if shared.layout.schedule == "1f1b":
         shared = shared.having(schedule="interleaved")
     whole = shared.having(dp=float(asked.devices), global_batch=float(asked.global_batch))
     opening = case_of(asked, whole, w)
-    known = inputs(opening, asked.level_names)
-    check_names(known, w)
-    ready = _compile_ahead(known, w)
+    check_names(inputs(opening, asked.level_names), w)
     how = {"base": found.base, "choices": found.choices, "level_names": asked.level_names}
     plans = searched(opening, **how)
     say(f"best of {plans.considered:,} valid plans")
     chosen = plans.best.plans[0].having(schedule=shared.layout.schedule)
-    _while_compiling(plans, w)
-    ready.result()
     return chosen, [str(each) for each in found.assumptions], plans
 
 
@@ -129,31 +122,6 @@ def _say_if_too_large(asked: Asked, chosen: Plan) -> None:
             "of "
             "what it would be if it did"
         )
-
-
-def _compile_ahead(known: Inputs, w: Wanted) -> Future[Any]:
-    """Compile the gradient in a thread of its own; compilers hold no lock."""
-    from dmodel.sensitivity.gradient import evaluate
-    from dmodel.sensitivity.outputs import output_name
-
-    def compile_all() -> None:
-        for output in dict.fromkeys(("step_time", output_name(w.output))):
-            evaluate(known, known.values[:, None], output)
-
-    pool = ThreadPoolExecutor(1)
-    ready = pool.submit(compile_all)
-    pool.shutdown(wait=False)
-    return ready
-
-
-def _while_compiling(plans: Searched, w: Wanted) -> None:
-    """What comes later anyway, while the gradient compiles."""
-    from dmodel.sensitivity.flips import prepare
-
-    prepare(plans)
-    drawing = ("matplotlib.figure", "matplotlib.backends.backend_agg") if w.report else ()
-    for name in ("scipy.optimize", *drawing):
-        import_module(name)
 
 
 def case_of(asked: Asked, chosen: Plan, w: Wanted) -> Point:

@@ -115,9 +115,7 @@ def solve_question(
     name = OBJECTIVES[stated.objective]
     quantities = {} if good is None else _quantities(good)
     relaxed = (
-        float(search.outcome.quantities[NAMES.index(name), 0])
-        if search.violation[0] <= 0.01
-        else None
+        float(search.quantities[NAMES.index(name), 0]) if search.violation[0] <= 0.01 else None
     )
     bound = proven_bound(stated)
     return CoDesign(

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from dmodel.codesign.laws import KINDS
 from dmodel.codesign.limits import NO_LIMIT
-from dmodel.codesign.local import Local, judged, solve
+from dmodel.codesign.local import Local, solve
 from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES
 from dmodel.codesign.plans import Design
 from dmodel.codesign.question import Question
 from dmodel.codesign.unknowns import unit_of
 from dmodel.errors import InputError
-from dmodel.smooth import SHARPNESS
 
 
 class Influence(NamedTuple):
@@ -74,7 +72,8 @@ def influence(stated: Question, design: Design) -> Influences:
         other = _under(stated, here.x, kind, law, design)
         found = solve(here.x, design.plan, other.unknowns, other.world, other.at)
         entries.append(_entry(stated, kind, name, source, here, found))
-    decides = max(entries, key=lambda e: e.moved, default=None)
+    moved = entries if stated.unknowns.free.any() else []
+    decides = max(moved, key=lambda e: e.moved, default=None)
     i = NAMES.index(OBJECTIVES[stated.objective])
     return Influences(
         entries=tuple(entries),
@@ -109,10 +108,9 @@ def _under(stated: Question, x: np.ndarray, kind: str, law: object, design: Desi
     world = stated.world.replace(laws=stated.world.laws.replace(**{kind: law}))
     limit, i = np.asarray(stated.at.limit).copy(), NAMES.index("loss")
     if kind == "loss" and limit[i] < NO_LIMIT:
-        at, names = stated.at, stated.unknowns.names
+        held = stated.unknowns.replace(low=x, high=x)
         plan: Any = design.plan
-        seen = judged(jnp.asarray(x), plan, world, at, names, SHARPNESS)[1]
-        limit[i] = float(seen.quantities[i])
+        limit[i] = float(solve(x, plan, held, world, stated.at).outcome.quantities[i])
     return stated._replace(world=world, at=stated.at.replace(limit=limit))
 
 
@@ -130,7 +128,7 @@ def _entry(
 ) -> Influence:
     i = NAMES.index(OBJECTIVES[stated.objective])
     value, before = float(found.outcome.quantities[i]), float(here.outcome.quantities[i])
-    shift = np.where(stated.unknowns.free, np.abs(found.x - here.x), 0.0)
+    shift = np.where(stated.unknowns.free, np.abs(found.x - here.x), -1.0)
     return Influence(
         kind=kind,
         law=name,
@@ -138,7 +136,7 @@ def _entry(
         value=value,
         change=value / before - 1.0,
         sizes=_sizes(stated, found),
-        moved=float(np.exp(shift.max())),
+        moved=float(np.exp(max(shift.max(), 0.0))),
         most=stated.unknowns.names[int(shift.argmax())],
         residual=found.residual,
     )

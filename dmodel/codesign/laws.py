@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from dmodel import struct
-from dmodel.types import Array
+from dmodel.types import Array, library
 
 
 class LossLaw(struct.PyTreeNode, kw_only=True):
@@ -221,18 +220,19 @@ def effective_parameters(
     law: ShapeLaw,
 ) -> jax.Array:
     """Parameters that a usual shape would need for the same loss [count]: `ShapeLaw`."""
-    width = jnp.asarray(d_model)
+    xp = library(parameters, n_layers, d_model, ff_ratio, head_dim, *vars(law).values())
+    width = xp.asarray(d_model)
     # a depth of at least one layer, so that the logarithm exists where a law's line crosses zero
-    best = jnp.maximum(
-        law.scale * width**law.exponent + law.by_log * jnp.log(width) + law.offset, 1.0
+    best = xp.maximum(
+        law.scale * width**law.exponent + law.by_log * xp.log(width) + law.offset, 1.0
     )
-    off = law.depth * jnp.log(n_layers / best) ** 2
+    off = law.depth * xp.log(n_layers / best) ** 2
     off = (
         off
-        + law.ff * jnp.log(ff_ratio / law.ff_ratio) ** 2
-        + law.head * jnp.log(head_dim / law.head_dim) ** 2
+        + law.ff * xp.log(ff_ratio / law.ff_ratio) ** 2
+        + law.head * xp.log(head_dim / law.head_dim) ** 2
     )
-    return jnp.asarray(parameters * jnp.exp(-off))
+    return xp.asarray(parameters * xp.exp(-off))
 
 
 def loss(parameters: Array, tokens: Array, law: LossLaw) -> jax.Array:
@@ -244,19 +244,19 @@ def loss(parameters: Array, tokens: Array, law: LossLaw) -> jax.Array:
     >>> print(f"{loss(70e9, 1.4e12, laws(loss='hoffmann').loss):.3f}")
     1.937
     """
-    log_n = (jnp.log(law.by_parameters) - law.alpha * jnp.log(jnp.asarray(parameters))) / law.mixing
-    log_d = (jnp.log(law.by_tokens) - law.beta * jnp.log(jnp.asarray(tokens))) / law.mixing
-    return jnp.asarray(law.irreducible + jnp.exp(law.mixing * jnp.logaddexp(log_n, log_d)))
+    xp = library(parameters, tokens, *vars(law).values())
+    log_n = (xp.log(law.by_parameters) - law.alpha * xp.log(xp.asarray(parameters))) / law.mixing
+    log_d = (xp.log(law.by_tokens) - law.beta * xp.log(xp.asarray(tokens))) / law.mixing
+    return xp.asarray(law.irreducible + xp.exp(law.mixing * xp.logaddexp(log_n, log_d)))
 
 
 def critical_batch(flop: Array, tokens: Array, loss: Array, law: BatchLaw) -> jax.Array:
     """`BatchLaw` [token]."""
-    return jnp.asarray(
+    xp = library(flop, tokens, loss, *vars(law).values())
+    return xp.asarray(
         law.tokens
-        * jnp.exp(
-            law.by_flop * jnp.log(flop)
-            + law.by_tokens * jnp.log(tokens)
-            + law.by_loss * jnp.log(loss)
+        * xp.exp(
+            law.by_flop * xp.log(flop) + law.by_tokens * xp.log(tokens) + law.by_loss * xp.log(loss)
         )
     )
 
@@ -283,5 +283,5 @@ def quality(
     for _ in range(2):
         found = loss(parameters, tokens / (1.0 + batch_tokens / critical), law.loss)
         critical = critical_batch(flop, tokens, found, law.batch)
-    waste = jnp.asarray(1.0 + batch_tokens / critical)
+    waste = 1.0 + batch_tokens / critical
     return Quality(loss=loss(parameters, tokens / waste, law.loss), critical=critical, waste=waste)

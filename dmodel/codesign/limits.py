@@ -6,14 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dmodel import struct
 from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES
 from dmodel.errors import InputError
-from dmodel.types import Array
+from dmodel.types import Array, library
 
 SCALE = np.array([20.0 if name == "loss" else 1.0 for name in NAMES])
 """Excess of the loss counts 20 times: loss falls as about the twentieth power of compute, so all
@@ -112,20 +110,17 @@ def _checked_quantile(quantile: float | None) -> float:
     return quantile
 
 
-def merit(quantities: Array, at: Goal) -> jax.Array:
+def merit(quantities: Array, at: Goal) -> Any:
     """`Σ weight · scale · ln quantity` `[*batch]`; least is best."""
-    return jnp.tensordot(at.weight * SCALE, jnp.log(quantities), 1)
+    xp = library(quantities, at.weight)
+    return xp.tensordot(at.weight * SCALE, xp.log(quantities), 1)
 
 
-def excess(quantities: Array, at: Goal) -> jax.Array:
+def excess(quantities: Array, at: Goal) -> Any:
     """`scale · ln(quantity / limit)` `[quantity, *batch]`."""
-    rank = jnp.ndim(quantities)
-    over = jnp.log(quantities) - _column(jnp.log(at.limit), rank)
-    return _column(jnp.asarray(SCALE), rank) * over
-
-
-def _column(x: jax.Array, rank: int) -> jax.Array:
-    return x.reshape(x.shape + (1,) * (rank - 1))
+    xp, shape = library(quantities, at.limit), (-1,) + (1,) * (np.ndim(quantities) - 1)
+    over = xp.log(quantities) - xp.log(at.limit).reshape(shape)
+    return SCALE.reshape(shape) * over
 
 
 class Margin(NamedTuple):

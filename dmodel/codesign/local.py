@@ -9,22 +9,21 @@ by the l1 merit function (Han 1977).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dmodel.codesign.limits import Goal, excess, merit
-from dmodel.codesign.outcome import NAMES, Outcome, World
+from dmodel.codesign.outcome import NAMES, Outcome, World, outcome_of, unordered
 from dmodel.codesign.relax import aggregated, named
 from dmodel.codesign.unknowns import Unknowns
+from dmodel.once import together
+from dmodel.recorded import Recorded
 from dmodel.records import Plan
 from dmodel.smooth import SHARPNESS
 from dmodel.stages import ENDS
-from dmodel.sweep import quick_to_compile
 
 ITERATIONS, LONGEST = 80, 0.5
 """Of the quadratic programming, and the longest step in the logarithm of a size."""
@@ -41,6 +40,10 @@ FULL = 1.0 + 1e-6
 LIMITS = (*NAMES, *STRUCTURE)
 
 RIDGE = 1e-11
+
+ROUNDING, IDLE = 1e-13, 4
+"""Gains of merit that are rounding, and steps in a row that gain no more, after which a kink is
+taken for the end: slopes there are those of neither side."""
 
 
 class Local(NamedTuple):
@@ -96,19 +99,28 @@ def judged(
     return jnp.concatenate([merit(found.quantities, at)[None], rows]), found
 
 
-@cache
-def _compiled() -> Callable:
-    def both(x, plan, world, at, names, sharpness):
-        def twice(x):
+def _recorded(
+    plan: Plan,
+    world: World,
+    at: Goal,
+    x: jax.Array,
+    *,
+    names: tuple[str, ...],
+    sharpness: float,
+) -> dict[str, Any]:
+    """Rows of `judged`, their slopes by all sizes `[1 + limit, name]`, and the outcome."""
+
+    def twice(x: jax.Array) -> tuple:
+        with together():
             rows, found = judged(x, plan, world, at, names, sharpness)
-            return rows, (rows, found)
+        return rows, (rows, found)
 
-        slopes, (rows, found) = jax.jacfwd(twice, has_aux=True)(x)
-        return rows, slopes, found
+    slopes, (rows, found) = jax.jacfwd(twice, has_aux=True)(x)
+    outcome = {**vars(found), "quality": found.quality._asdict()}
+    return {"rows": rows, "slopes": slopes, "outcome": outcome}
 
-    return jax.jit(
-        both, static_argnames=("names", "sharpness"), compiler_options=quick_to_compile()
-    )
+
+SLOPES = Recorded(_recorded)
 
 
 def least_squares(q: np.ndarray, r: np.ndarray) -> np.ndarray:
@@ -164,12 +176,13 @@ class _Problem:
         at: Goal,
         sharpness: float,
     ):
-        # 1F1B is interleaving with one chunk: one program for both
+        # 1F1B is interleaving with one chunk: one record for both, and for layers in any order
         same = plan.having(
             schedule="interleaved" if plan.layout.schedule == "1f1b" else plan.layout.schedule
         )
-        floats = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=float), (same, world, at))
-        self.args = (*floats, unknowns.names, sharpness)
+        self.judge = SLOPES.varied(
+            same, unordered(world), at, like=start, names=unknowns.names, sharpness=sharpness
+        )
         self.free, self.start, self.evaluations = unknowns.free, start.copy(), 0
         self.low, self.high = unknowns.low[self.free], unknowns.high[self.free]
         self.samples = int(np.shape(jax.tree.leaves(world.coefficients)[0])[0])
@@ -182,9 +195,9 @@ class _Problem:
         return full
 
     def __call__(self, x: np.ndarray) -> _Point:
-        rows, slopes, found = _compiled()(jnp.asarray(self.whole(x)), *self.args)
+        found = self.judge(self.whole(x))
         self.evaluations += (1 + int(self.free.sum())) * self.samples
-        rows, slopes = np.asarray(rows), np.asarray(slopes)
+        rows, slopes = found["rows"], found["slopes"]
         own = np.eye(len(x))
         over = rows[1:]
         return _Point(
@@ -194,7 +207,7 @@ class _Problem:
             dg=np.concatenate([slopes[1:][self.kept][:, self.free], -own, own]),
             slopes=slopes,
             over=over,
-            outcome=found,
+            outcome=outcome_of(found["outcome"]),
         )
 
 
@@ -210,9 +223,9 @@ def _direction(h: np.ndarray, at: _Point) -> tuple[np.ndarray, np.ndarray]:
 
 def _line_search(
     problem: _Problem, x: np.ndarray, step: np.ndarray, at: _Point, weight: float
-) -> tuple[np.ndarray, _Point] | None:
-    """A share of the step that lowers the l1 merit function enough, and what is there; None when no
-    share does."""
+) -> tuple[np.ndarray, _Point, float] | None:
+    """A share of the step that lowers the l1 merit function enough, what is there, and by how much
+    it is lower; None when no share does."""
     before = at.f + weight * np.maximum(at.g, 0.0).sum()
     slope = at.df @ step - weight * np.maximum(at.g, 0.0).sum()
     share = min(1.0, LONGEST / max(np.abs(step).max(), 1e-300))
@@ -220,7 +233,7 @@ def _line_search(
         there = problem(x + share * step)
         after = there.f + weight * np.maximum(there.g, 0.0).sum()
         if np.isfinite(after) and after <= before + 1e-4 * share * min(slope, 0.0) + 1e-13:
-            return x + share * step, there
+            return x + share * step, there, before - after
         share *= 0.5
     return None
 
@@ -256,7 +269,7 @@ def solve(
     problem = _Problem(start, plan, unknowns, world, at, sharpness)
     x = np.clip(start[problem.free], problem.low, problem.high)
     h, here = np.eye(len(x)), problem(x)
-    weight, multipliers = 1.0, np.zeros(len(here.g))
+    weight, multipliers, idle = 1.0, np.zeros(len(here.g)), 0
     for _ in range(ITERATIONS if len(x) else 0):
         step, multipliers = _direction(h, here)
         residual = max(
@@ -271,9 +284,12 @@ def solve(
                 break
             h = np.eye(len(x))
             continue
-        moved, there = found
+        moved, there, gain = found
+        idle = idle + 1 if gain < ROUNDING else 0
         y = there.df - here.df + (there.dg - here.dg).T @ multipliers
         h, x, here = _updated(h, moved - x, y), moved, there
+        if idle == IDLE:
+            break
     return _result(problem, x, here, multipliers)
 
 
@@ -296,6 +312,6 @@ def _result(problem: _Problem, x: np.ndarray, here: _Point, multipliers: np.ndar
         high=high,
         residual=float(max(stationary, np.maximum(here.g, 0.0).max(initial=0.0))),
         slopes=here.slopes,
-        outcome=jax.tree.map(np.asarray, here.outcome),
+        outcome=here.outcome,
         evaluations=problem.evaluations,
     )

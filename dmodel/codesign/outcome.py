@@ -77,6 +77,18 @@ class Outcome(struct.PyTreeNode, kw_only=True):
     parameters: Array
 
 
+def outcome_of(found: dict[str, Any]) -> Outcome:
+    """The outcome that dictionaries hold."""
+    return Outcome(**{**found, "quality": Quality(**found["quality"])})
+
+
+def unordered(world: World) -> World:
+    """The world without the order of layers, which decides nothing here: models of one structure
+    share a record."""
+    model = world.fixed.model.replace(order=())
+    return world.replace(fixed=world.fixed.replace(model=model))
+
+
 def parameters(model: Model, laws: Laws) -> jax.Array:
     """Effective parameters by the laws of loss and shape [count]: active ones, with or without
     embeddings as the loss law counts them.

@@ -9,27 +9,36 @@ least time, or energy, per token: no other quantity of a plan matters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dmodel import counts
 from dmodel.codesign.lattice import model_of
 from dmodel.codesign.laws import Laws, quality
 from dmodel.codesign.limits import NO_LIMIT, Goal, excess, merit
-from dmodel.codesign.outcome import NAMES, Outcome, Step, World, parameters, whole_run
-from dmodel.codesign.unknowns import Unknowns, equipped
+from dmodel.codesign.outcome import (
+    NAMES,
+    Outcome,
+    Step,
+    World,
+    outcome_of,
+    parameters,
+    unordered,
+    whole_run,
+)
+from dmodel.codesign.unknowns import Unknowns, changed, device
 from dmodel.design.choices import Choices
-from dmodel.design.judge import Problem, evaluate
+from dmodel.design.judge import Evaluation, Problem, evaluate
 from dmodel.design.optimum import problem
 from dmodel.design.rows import COLUMNS, all_rows, plans
 from dmodel.design.search import LARGE, exact
-from dmodel.design.space import count
+from dmodel.design.space import count, splits
 from dmodel.goodput import goodput
-from dmodel.records import Model, Plan, counts_of, ff_width
+from dmodel.recorded import Recorded
+from dmodel.records import Cluster, Model, Plan, counts_of, ff_width
+from dmodel.types import Array
 
 INFEASIBLE = 1e6
 """Merit of a design that breaks a limit, before its violation is added: worse than all that keep
@@ -75,41 +84,48 @@ class Ranked(NamedTuple):
     device: Any
 
 
-def _needed(
-    known: jax.Array, batch: jax.Array, flop: jax.Array, laws: Laws, target: jax.Array
-) -> jax.Array:
+def _needed(known: float, batch: float, flop: float, laws: Laws, target: float) -> float:
     """Least tokens that reach a loss, by bisection of their logarithm between e⁰ and e⁸⁰."""
-
-    def halve(_: int, ends: tuple) -> tuple:
-        low, high = ends
+    low, high = 0.0, 80.0
+    for _ in range(70):
         middle = 0.5 * (low + high)
-        tokens = jnp.exp(middle)
-        reached = quality(known, tokens, batch, flop * tokens, laws).loss <= target
-        return jnp.where(reached, low, middle), jnp.where(reached, middle, high)
-
-    return jnp.exp(
-        jax.lax.fori_loop(0, 70, halve, (jnp.zeros_like(known), jnp.full_like(known, 80.0)))[1]
-    )
+        tokens = np.exp(middle)
+        reached = float(quality(known, tokens, batch, flop * tokens, laws).loss) <= target
+        low, high = (low, middle) if reached else (middle, high)
+    return float(np.exp(high))
 
 
-@cache
-def _compiled() -> dict[str, Any]:
-    def device(x: dict, world: World) -> Any:
-        return equipped(x, world.fixed)
-
-    def about(model: Model, world: World) -> tuple:
-        return (
-            parameters(model, world.laws),
-            counts.model_flops_per_token(model, "6N+6Lhs"),
-            counts.active_parameters(model),
-        )
-
+def _about(model: Model, laws: Laws) -> dict[str, Any]:
     return {
-        "device": jax.jit(device),
-        "about": jax.jit(about),
-        "needed": jax.jit(_needed),
-        "run": jax.jit(whole_run),
+        "known": parameters(model, laws),
+        "flop": counts.model_flops_per_token(model, "6N+6Lhs"),
+        "active": counts.active_parameters(model),
     }
+
+
+def _run(
+    system: Cluster,
+    area: Array,
+    model: Model,
+    plan: Plan,
+    seen: Step,
+    tokens: Array,
+    world: World,
+) -> dict[str, Any]:
+    found = whole_run(system, area, model, plan, seen, tokens, world)
+    return {**vars(found), "quality": found.quality._asdict()}
+
+
+CHANGED, ABOUT, RUN = Recorded(changed), Recorded(_about), Recorded(_run)
+
+
+def step_of(found: Evaluation) -> Step:
+    """What a run needs to know of a step."""
+    return Step(
+        step_time_s=found.step_time_s,
+        memory_bytes=found.memory_bytes,
+        watts=found.facility_watts,
+    )
 
 
 class Planner:
@@ -133,6 +149,7 @@ class Planner:
             threads,
         )
         self.world = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), world)
+        self.unordered = unordered(self.world)
         self.limit, self.weight = (
             dict(zip(NAMES, map(float, np.asarray(x)), strict=True)) for x in (at.limit, at.weight)
         )
@@ -170,8 +187,9 @@ class Planner:
         """Every valid plan for the sizes under the first sample of the coefficients; None when
         there is none."""
         model = model_of(sizes, self.world.fixed)
-        device = _compiled()["device"](_floats(sizes), self.world)
-        stated = self.stated(sizes, model, device.system)
+        fixed = self.world.fixed
+        equipment = device(CHANGED(_floats(sizes), self.unordered.fixed), fixed)
+        stated = self.stated(sizes, model, equipment.system)
         rows, considered = self._candidates(stated)
         if not len(rows):
             return None
@@ -181,9 +199,9 @@ class Planner:
             rows,
             considered,
             seen,
-            *self._costs(seen, sizes, model, device.system, len(rows)),
+            *self._costs(seen, sizes, model, equipment.system, len(rows)),
             model,
-            device,
+            equipment,
         )
 
     def _candidates(self, stated: Problem) -> tuple[np.ndarray, int]:
@@ -196,7 +214,8 @@ class Planner:
             *map(float, (*counts_of(m, "SPLIT"), *counts_of(m, "COPIED"), m.n_layers, ff_width(m))),
         )
         if whole not in self._rows:
-            total = count(space)
+            known = splits(space)
+            total = count(space, known)
             if total > LARGE:
                 stated = stated.replace(
                     objective="energy" if self.weight["joules"] > 0.0 else "time"
@@ -207,7 +226,7 @@ class Planner:
                 return (found.rows if len(found.rows) else near), total
             if sum(map(len, self._rows.values())) > LARGE:
                 self._rows.clear()
-            self._rows[whole] = all_rows(space)
+            self._rows[whole] = all_rows(space, known)
         return self._rows[whole], len(self._rows[whole])
 
     def stated(
@@ -236,12 +255,7 @@ class Planner:
     def seen(self, stated: Problem, rows: np.ndarray) -> Step:
         """Steps of plans."""
         self.evaluations += len(rows)
-        found = evaluate(stated, rows, threads=self.threads)
-        return Step(
-            step_time_s=found.step_time_s,
-            memory_bytes=found.memory_bytes,
-            watts=found.facility_watts,
-        )
+        return step_of(evaluate(stated, rows, threads=self.threads))
 
     def _over_samples(
         self, ranked: Ranked, sizes: dict, kept: np.ndarray
@@ -287,7 +301,8 @@ class Planner:
 
     def about(self, model: Model) -> tuple[float, ...]:
         """Effective parameters, model FLOP per token, active parameters."""
-        return tuple(float(x) for x in _compiled()["about"](model, self.world))
+        found = ABOUT(model.replace(order=()), self.world.laws)
+        return tuple(float(found[name]) for name in ("known", "flop", "active"))
 
     def _costs(
         self, seen: Step, sizes: dict, model: Model, system: Any, n: int
@@ -343,22 +358,16 @@ class Planner:
             # a hair less, so that rounding does not break the budget
             return np.clip(paid * (1.0 - 1e-12), low, min(high, self.limit["tokens"]))
         batch = sizes["global_batch"] * float(model.seq_len)
-        needed = float(
-            _compiled()["needed"](
-                *_scalars(known, batch, flop), self.world.laws, *_scalars(self.limit["loss"])
-            )
-        )
+        needed = _needed(known, batch, flop, self.world.laws, self.limit["loss"])
         return np.full(n, np.clip(needed, low, high))
 
     def _design(self, sizes: dict, plan: Plan, seen: Step, ranked: Ranked, fitting: int) -> Design:
         """Judge the chosen plan by all limits."""
         system, area = ranked.device
-        # names do not matter here, and one program serves all
-        same = jax.tree.map(jnp.asarray, plan.having(schedule="1f1b", placement=()))
-        found = _compiled()["run"](
-            system, area, ranked.model, same, seen, jnp.asarray(sizes["tokens"]), self.world
-        )
-        found = jax.tree.map(np.asarray, found)
+        # names do not matter here, and one record serves all
+        same = plan.having(schedule="1f1b", placement=())
+        model = ranked.model.replace(order=())
+        found = outcome_of(RUN(system, area, model, same, seen, sizes["tokens"], self.unordered))
         violation = float(np.maximum(np.asarray(excess(found.quantities, self.at)).max(), 0.0))
         value = (
             float(merit(found.quantities, self.at)) if violation <= 1e-9 else INFEASIBLE + violation
@@ -368,7 +377,3 @@ class Planner:
 
 def _floats(sizes: Mapping[str, float]) -> dict[str, np.float64]:
     return {name: np.float64(x) for name, x in sizes.items()}
-
-
-def _scalars(*values: float) -> tuple[np.ndarray, ...]:
-    return tuple(np.asarray(x, dtype=float) for x in values)

@@ -10,21 +10,18 @@ parallelism and the experts allow.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from dmodel import struct
 from dmodel.codesign.limits import Goal, excess, merit
-from dmodel.codesign.outcome import NAMES, Outcome, World, outcome
+from dmodel.codesign.outcome import NAMES, Outcome, World, outcome, unordered
 from dmodel.codesign.unknowns import Unknowns
+from dmodel.once import together
+from dmodel.recorded import Recorded
 from dmodel.records import Plan, value
 from dmodel.smooth import SHARPNESS
-from dmodel.sweep import quick_to_compile
 from dmodel.types import Array
 
 LATENTS = 9
@@ -39,6 +36,9 @@ ROUNDS, STEPS, RATE, WEIGHT = 4, 40, 0.12, 10.0
 """Of each half: updates of the multipliers, Adam steps between them; Adam's first rate; curvature
 of the penalty."""
 
+TOTAL = 2 * ROUNDS * STEPS
+"""Steps of the whole search [count]."""
+
 
 class Arms(struct.PyTreeNode, kw_only=True):
     """One per start `[n]`: ZeRO stage, and whether parameters are gathered again."""
@@ -48,15 +48,14 @@ class Arms(struct.PyTreeNode, kw_only=True):
 
 
 class Search(struct.PyTreeNode, kw_only=True):
-    """Where starts ended, best first: sizes `[name, n]` (logarithms), plan `[n]`, merit `[n]`,
-    violation `[n]` (largest scaled excess, 0 where all limits are kept), multipliers `[limit, n]`,
-    outcome `[…, n]`."""
+    """Where starts ended, best first: sizes `[name, n]` (logarithms), merit `[n]`, violation `[n]`
+    (largest scaled excess, 0 where all limits are kept), quantities `[quantity, n]`; gradients that
+    were taken [count]."""
 
     x: np.ndarray
-    plan: Plan
     merit: np.ndarray
     violation: np.ndarray
-    outcome: Outcome
+    quantities: np.ndarray
     gradients: int
 
 
@@ -116,10 +115,11 @@ def aggregated(
 ) -> Outcome:
     """Outcome over the samples of the coefficients: quantities are their mean, or a quantile; the
     rest is of the first sample."""
+    if np.shape(jax.tree.leaves(world.coefficients)[0])[0] == 1:
+        only = jax.tree.map(lambda leaf: leaf[0], world.coefficients)
+        return outcome(x, plan, world, only, sharpness)
     many = jax.vmap(lambda c: outcome(x, plan, world, c, sharpness))(world.coefficients)
     q = many.quantities
-    if q.shape[0] == 1:
-        return jax.tree.map(lambda leaf: leaf[0], many)
     # a larger model FLOP count is better, but it is the same in all samples
     chosen = jnp.where(
         at.quantile < 0.0,
@@ -129,85 +129,45 @@ def aggregated(
     return jax.tree.map(lambda leaf: leaf[0], many).replace(quantities=chosen)
 
 
-class _State(struct.PyTreeNode, kw_only=True):
-    """What the search carries: unknowns `[name + LATENTS, n]`, Adam's moments, multipliers `[limit,
-    n]`, steps done, and what is known of the unknowns before the last update: relaxed plan, outcome
-    and excess."""
-
-    u: jax.Array
-    moments: optax.OptState
-    multipliers: jax.Array
-    count: jax.Array
-
-
-def _judged(
-    u: jax.Array,
-    arm: Arms,
-    world: World,
-    at: Goal,
-    base: Plan,
+def _slopes(
     names: tuple[str, ...],
     sharpness: float,
-) -> tuple:
-    """Plan, outcome and excess over all limits of unknowns."""
-    x = named(u[: len(names)], names)
-    plan = relaxed_plan(u[len(names) :], x, arm, base, value(world.fixed.model, "n_experts", 1.0))
-    found = aggregated(x, plan, world, at, sharpness)
-    return plan, found, jnp.concatenate([excess(found.quantities, at), structure(plan, x, world)])
+    fixed: tuple[Arms, World, Goal, Plan],
+    u: jax.Array,
+    multipliers: jax.Array,
+) -> dict[str, jax.Array]:
+    """Quantities and excess over all limits of unknowns, and the slopes of the augmented
+    Lagrangian."""
+    arm, world, at, base = fixed
+    experts = value(world.fixed.model, "n_experts", 1.0)
+
+    def lagrangian(u: jax.Array) -> tuple:
+        x = named(u[: len(names)], names)
+        plan = relaxed_plan(u[len(names) :], x, arm, base, experts)
+        with together():
+            found = aggregated(x, plan, world, at, sharpness).quantities
+        over = jnp.concatenate([excess(found, at), structure(plan, x, world)])
+        penalty = (jnp.maximum(multipliers + WEIGHT * over, 0.0) ** 2).sum(0) / (2.0 * WEIGHT)
+        return (merit(found, at) + penalty).sum(), (found, over)
+
+    slopes, (found, over) = jax.grad(lagrangian, has_aux=True)(u)
+    return {"slopes": slopes, "quantities": found, "over": over}
 
 
-def _descend(
-    state: _State,
+def _recorded(
     arm: Arms,
-    bounds: tuple,
     world: World,
     at: Goal,
     base: Plan,
-    names: tuple,
+    here: tuple[jax.Array, jax.Array],
+    *,
+    names: tuple[str, ...],
     sharpness: float,
-    steps: int,
-):
-    """Adam on the augmented Lagrangian; returns the state, and plan, outcome and excess where it
-    ended (the last step stands still)."""
-    n_x, (low, high) = len(names), bounds
-    moving = jnp.concatenate([(high > low).astype(state.u.dtype), jnp.ones((LATENTS, 1))])
-    optimizer = optax.scale_by_adam()
-
-    def lagrangian(u: jax.Array, multipliers: jax.Array) -> tuple:
-        seen = _judged(u, arm, world, at, base, names, sharpness)
-        penalty = (jnp.maximum(multipliers + WEIGHT * seen[2], 0.0) ** 2).sum(0) / (2.0 * WEIGHT)
-        return (merit(seen[1].quantities, at) + penalty).sum(), seen
-
-    def step(carry: tuple, i: jax.Array) -> tuple[tuple, None]:
-        state, _ = carry
-        slopes, seen = jax.grad(lagrangian, has_aux=True)(state.u, state.multipliers)
-        # optax raises a float to its integer count of steps
-        with jax.numpy_dtype_promotion("standard"):
-            updates, moments = optimizer.update(slopes * moving, state.moments)
-        # cosine over both halves, so that the last rounds settle
-        rate = RATE * (
-            0.05 + 0.475 * (1.0 + jnp.cos(jnp.pi * state.count / (2.0 * ROUNDS * STEPS)))
-        )
-        u = state.u - jnp.where(i < steps - 1, rate, 0.0) * jnp.asarray(updates)
-        u = jnp.concatenate([jnp.clip(u[:n_x], low, high), u[n_x:]])
-        count = state.count + 1.0
-        raised = jnp.maximum(state.multipliers + WEIGHT * seen[2], 0.0)
-        multipliers = jnp.where(count % STEPS == 0.0, raised, state.multipliers)
-        return (_State(u=u, moments=moments, multipliers=multipliers, count=count), seen), None
-
-    shapes = jax.eval_shape(lambda u: _judged(u, arm, world, at, base, names, sharpness), state.u)
-    empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    (state, seen), _ = jax.lax.scan(step, (state, empty), jnp.arange(steps))
-    return state, seen
+) -> dict[str, jax.Array]:
+    return _slopes(names, sharpness, (arm, world, at, base), *here)
 
 
-@cache
-def _compiled() -> Callable:
-    return jax.jit(
-        _descend,
-        static_argnames=("names", "sharpness", "steps"),
-        compiler_options=quick_to_compile(),
-    )
+LAGRANGIAN = Recorded(_recorded)
 
 
 def starts(unknowns: Unknowns, n: int, seed: int) -> np.ndarray:
@@ -219,6 +179,25 @@ def starts(unknowns: Unknowns, n: int, seed: int) -> np.ndarray:
     )
     shares = np.log(random.dirichlet(np.full(4, 0.5), n).T + 1e-2)
     return np.concatenate([sizes, shares, random.normal(-1.0, 1.0, (LATENTS - 4, n))])
+
+
+class _Adam:
+    """Adam (Kingma & Ba 2015) on arrays of numpy; that of a library would be compiled."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.mean, self.square, self.count = np.zeros(shape), np.zeros(shape), 0
+
+    def step(self, slopes: np.ndarray) -> np.ndarray:
+        """The direction to go, about 1 in size."""
+        self.count += 1
+        self.mean = FIRST * self.mean + (1.0 - FIRST) * slopes
+        self.square = SECOND * self.square + (1.0 - SECOND) * slopes**2
+        mean = self.mean / (1.0 - FIRST**self.count)
+        return mean / (np.sqrt(self.square / (1.0 - SECOND**self.count)) + 1e-8)
+
+
+FIRST, SECOND = 0.9, 0.999
+"""Of Adam: decay of the means of slopes and of their squares."""
 
 
 def relax(
@@ -243,41 +222,49 @@ def relax(
       All ends, those that keep the limits (to 1 %) first, then by merit.
     """
     kinds = [(float(z), 1.0) for z in zero] + ([(3.0, 0.0)] if 3 in zero else [])
-    n = n_starts * len(kinds)
+    n, n_x = n_starts * len(kinds), len(unknowns.names)
     arm = Arms(
-        zero=jnp.array([k[0] for k in kinds] * n_starts),
-        reshard=jnp.array([k[1] for k in kinds] * n_starts),
+        zero=np.tile([k[0] for k in kinds], n_starts),
+        reshard=np.tile([k[1] for k in kinds], n_starts),
     )
-    floats = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=float), (world, at, base))
-    bounds = jnp.asarray(unknowns.low)[:, None], jnp.asarray(unknowns.high)[:, None]
-    u = jnp.asarray(starts(unknowns, n, seed))
-    moments, n_limits = optax.scale_by_adam().init(u), len(NAMES) + N_STRUCTURE
-    state = _State(u=u, moments=moments, multipliers=jnp.zeros((n_limits, n)), count=jnp.zeros(()))
-    seen: tuple = ()
+    u, multipliers = starts(unknowns, n, seed), np.zeros((len(NAMES) + N_STRUCTURE, n))
+    moving = np.concatenate([unknowns.free.astype(float), np.ones(LATENTS)])[:, None]
+    low, high = unknowns.low[:, None], unknowns.high[:, None]
+    adam, seen = _Adam(u.shape), {}
+    each = TOTAL // len(anneal)
     for sharpness in anneal:
-        state, seen = _compiled()(
-            state,
+        judge = LAGRANGIAN.varied(
             arm,
-            bounds,
-            *floats,
-            unknowns.names,
-            sharpness,
-            2 * ROUNDS * STEPS // len(anneal),
+            unordered(world),
+            at,
+            base,
+            like=(u, multipliers),
+            names=unknowns.names,
+            sharpness=sharpness,
         )
-    (plan, found, over), u = seen, state.u
-    values = np.asarray(merit(found.quantities, at))
-    violation = np.maximum(np.asarray(over).max(0), 0.0)
+        for i in range(each):
+            seen = judge((u, multipliers))
+            # cosine over both halves, so that the last rounds settle
+            rate = RATE * (0.05 + 0.475 * (1.0 + np.cos(np.pi * adam.count / TOTAL)))
+            direction = adam.step(seen["slopes"] * moving)
+            if i < each - 1:
+                u = u - rate * direction
+                u[:n_x] = np.clip(u[:n_x], low, high)
+            if adam.count % STEPS == 0:
+                multipliers = np.maximum(multipliers + WEIGHT * seen["over"], 0.0)
+    samples = int(np.shape(jax.tree.leaves(world.coefficients)[0])[0])
+    return _sorted(u[:n_x], seen, at, each * len(anneal) * n * samples)
+
+
+def _sorted(x: np.ndarray, seen: dict[str, np.ndarray], at: Goal, gradients: int) -> Search:
+    """Ends, those that keep the limits first, then by merit."""
+    values = np.asarray(merit(seen["quantities"], at))
+    violation = np.maximum(seen["over"].max(0), 0.0)
     order = np.lexsort((np.where(violation > 0.01, violation, values), violation > 0.01))
-    plan = jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), (n,)), plan)
-    pick = lambda leaf: np.asarray(leaf)[..., order]  # noqa: E731
     return Search(
-        x=pick(u)[: len(unknowns.names)],
-        plan=jax.tree.map(pick, plan),
+        x=x[:, order],
         merit=values[order],
         violation=violation[order],
-        outcome=jax.tree.map(
-            lambda leaf: pick(jnp.broadcast_to(jnp.asarray(leaf), (*jnp.shape(leaf)[:-1], n))),
-            found,
-        ),
-        gradients=2 * ROUNDS * STEPS * n * int(np.shape(jax.tree.leaves(world.coefficients)[0])[0]),
+        quantities=seen["quantities"][:, order],
+        gradients=gradients,
     )

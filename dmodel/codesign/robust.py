@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dmodel.codesign.laws import quality
-from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES, parameters
-from dmodel.codesign.plans import Planner, Ranked
+from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES
+from dmodel.codesign.plans import Planner, Ranked, step_of
 from dmodel.codesign.question import Question
 from dmodel.coefficients import Coefficients, from_unconstrained
+from dmodel.design.judge import evaluate_draws
 from dmodel.design.rows import plans
 from dmodel.errors import InputError
 from dmodel.profiles import Profile, family
@@ -180,10 +181,8 @@ def _leading(planner: Planner, sizes: dict[str, float]) -> tuple[Ranked, np.ndar
 def _objective(planner: Planner, sizes: dict, ranked: Ranked, kept: np.ndarray) -> np.ndarray:
     """The objective of every kept plan under every sample `[plan, sample]`."""
     model, system, n = ranked.model, ranked.stated.system, planner.samples
-    each = [
-        planner.seen(planner.stated(sizes, model, system, s), ranked.rows[kept]) for s in range(n)
-    ]
-    seen = jax.tree.map(lambda *leaves: np.stack(leaves, 1).ravel(), *each)
+    drawn = evaluate_draws(ranked.stated, ranked.rows[kept], planner.world.coefficients)
+    seen = jax.tree.map(lambda leaf: np.asarray(leaf).T.ravel(), step_of(drawn))
     rates, tokens = planner.tokens_of(seen, sizes, model, system, n * len(kept))
     name = NAMES[int(np.abs(np.asarray(planner.at.weight)).argmax())]
     if name in rates:
@@ -200,11 +199,9 @@ def _losses(
     """Loss of a run of each number of tokens, on a fine grid of their logarithm and linear
     between."""
     grid = np.linspace(np.log(tokens.min()) - 1e-9, np.log(tokens.max()) + 1e-9, 1024)
-    known = parameters(model, planner.world.laws)
+    known = planner.about(model)[0]
     batch = sizes["global_batch"] * float(model.seq_len)
-    losses = quality(
-        known, jnp.exp(grid), jnp.asarray(batch), flop * jnp.exp(grid), planner.world.laws
-    ).loss
+    losses = quality(known, np.exp(grid), batch, flop * np.exp(grid), planner.world.laws).loss
     return np.interp(np.log(tokens), grid, np.asarray(losses))
 
 

@@ -8,7 +8,7 @@ shares one compiled function.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -228,20 +228,34 @@ class Device(NamedTuple):
     area_mm2: Array
 
 
-def equipped(x: dict[str, jax.Array], at: Fixed) -> Device:
-    """The system of other sizes: chip, network, and what the bill says of price, power and area."""
+def changed(x: dict[str, jax.Array], at: Fixed) -> dict[str, Any]:
+    """Numbers of a system of other sizes that are not the catalog's: of the chip and the network,
+    with what the bill says of price, power and area [mm²]."""
     chip, net, ratio = at.system.chip, at.system.network, ratios(x, at)
-    chip = chip.replace(
+    watts = scaled(at.bill.watts, ratio)
+    of_chip = {
         **{name: x[name] for name in CHIP},
-        attention_flops_per_s=chip.attention_flops_per_s * ratio["flops_per_s"],
-        exponentials_per_s=chip.exponentials_per_s * ratio["flops_per_s"],
-        price_per_s=chip.price_per_s * scaled(at.bill.price, ratio),
-        peak_watts=chip.peak_watts * scaled(at.bill.watts, ratio),
-        idle_watts=chip.idle_watts * scaled(at.bill.watts, ratio),
-    )
+        "attention_flops_per_s": chip.attention_flops_per_s * ratio["flops_per_s"],
+        "exponentials_per_s": chip.exponentials_per_s * ratio["flops_per_s"],
+        "price_per_s": chip.price_per_s * scaled(at.bill.price, ratio),
+        "peak_watts": chip.peak_watts * watts,
+        "idle_watts": chip.idle_watts * watts,
+    }
     levels = {
         kind: jnp.stack([x[f"{kind}[{i}]"] for i in range(net.n_levels)])
         for kind in ("bytes_per_s", "latency_s")
     }
-    system = at.system.replace(chip=chip, network=net.replace(**levels))
-    return Device(system=system, area_mm2=at.bill.die_mm2 * scaled(at.bill.area, ratio))
+    area = at.bill.die_mm2 * scaled(at.bill.area, ratio)
+    return {"chip": of_chip, "network": levels, "area_mm2": area}
+
+
+def device(found: dict[str, Any], at: Fixed) -> Device:
+    """The system with the numbers of `changed`."""
+    chip = at.system.chip.replace(**found["chip"])
+    network = at.system.network.replace(**found["network"])
+    return Device(at.system.replace(chip=chip, network=network), found["area_mm2"])
+
+
+def equipped(x: dict[str, jax.Array], at: Fixed) -> Device:
+    """The system of other sizes: chip, network, and what the bill says of price, power and area."""
+    return device(changed(x, at), at)

@@ -28,6 +28,7 @@ from dmodel.footprint import LEAST, Footprint
 from dmodel.once import together
 from dmodel.physics import Costs
 from dmodel.placement import Ordered
+from dmodel.recorded import Recorded
 from dmodel.records import LEAVES, Cluster, Model, Plan
 from dmodel.smooth import SHARPNESS
 from dmodel.step import CALIBRATED, step_time
@@ -130,6 +131,26 @@ def drafted(batch: dict[str, Array], fixed: Tree) -> tuple[Cluster, Plan]:
     return fixed["system"].replace(chip=chip), plan
 
 
+def _evaluated(
+    batch: dict[str, Array], fixed: Tree, coefficients: Coefficients, sharpness: float
+) -> Evaluation:
+    """What the model says of rows, `[n]`; coefficients of all of them or of each, `[n]`."""
+    system, draft = drafted(batch, fixed)
+    with together():
+        found = step_time(
+            system, fixed["model"], draft, coefficients, sharpness=sharpness, physics=DRAFTED
+        )
+        used = draft_memory(fixed["model"], draft, fixed["footprint"])
+        watts = run.facility_watts(system, draft, found, coefficients)
+    return Evaluation(
+        breakdown=found,
+        memory=used,
+        facility_watts=watts,
+        step_time_s=found.total,
+        memory_bytes=used.total,
+    )
+
+
 @lru_cache(maxsize=16)
 def _judge(sharpness: float):
     """The case function, one object for each sharpness, so that it is compiled once."""
@@ -139,27 +160,31 @@ def _judge(sharpness: float):
         drawn_at = jnp.asarray(batch.pop("draw"))[0].astype(int)
         column = lax.dynamic_index_in_dim(fixed["draws"], drawn_at, 1, keepdims=False)
         coefficients = Coefficients(**dict(zip(NAMES, column, strict=True)))
-        system, draft = drafted(batch, fixed)
-        with together():
-            found = step_time(
-                system,
-                fixed["model"],
-                draft,
-                coefficients,
-                sharpness=sharpness,
-                physics=DRAFTED,
-            )
-            used = draft_memory(fixed["model"], draft, fixed["footprint"])
-            watts = run.facility_watts(system, draft, found, coefficients)
-        return Evaluation(
-            breakdown=found,
-            memory=used,
-            facility_watts=watts,
-            step_time_s=found.total,
-            memory_bytes=used.total,
-        )
+        return _evaluated(batch, fixed, coefficients, sharpness)
 
     return judge
+
+
+def _listed(
+    fixed: Tree, each: tuple[dict[str, Array], Coefficients], *, sharpness: float
+) -> dict[str, Any]:
+    """`_evaluated` of rows and their coefficients, as nested dictionaries."""
+    found = _evaluated(each[0], fixed, each[1], sharpness)
+    parts = {name: vars(getattr(found, name)) for name in ("breakdown", "memory")}
+    return {**vars(found), **parts}
+
+
+LISTED = Recorded(_listed)
+
+ROWS = 4096
+"""Rows that numpy computes at once [count]: what is between its steps has to fit a cache."""
+
+FEW = 1 << 19
+"""Rows after which a program is compiled, or loaded [count]: it takes as long as numpy takes for
+them."""
+
+_DONE: dict[Any, int] = {}
+"""Rows that numpy did, by the structure of their problem; `FEW` where a program is there."""
 
 
 def shared(problem: Problem) -> dict[str, Tree]:
@@ -183,18 +208,74 @@ def evaluate(
     threads: int | None = None,
     quick: bool = False,
 ) -> Evaluation:
-    """Evaluate rows of the space, `[n, columns]`; quick: to compile (`dmodel.sweep.sweep`)."""
-    batch = rows_.numbers(problem.space, problem.system, rows) | {"draw": np.zeros(len(rows))}
+    """Evaluate rows of the space, `[n, columns]`: few of them by numpy, which needs no program.
+
+    Args:
+      chunk, threads, quick: of the program (`dmodel.sweep.sweep`).
+    """
+    batch = rows_.numbers(problem.space, problem.system, rows)
+    if _takes_numpy(problem, batch, len(rows)):
+        same = [np.full(len(rows), x) for x in _column(problem.coefficients)]
+        return _by_numpy(problem, batch, np.stack(same), len(rows))
     draws = np.repeat(_column(problem.coefficients)[:, None], DRAWS, 1)
     fixed = _with_draws(problem, draws)
     judge = _judge(problem.sharpness)
+    batch |= {"draw": np.zeros(len(rows))}
     return sweep(judge, batch, fixed, chunk=chunk, threads=threads, quick=quick, once=True)
 
 
+def _takes_numpy(problem: Problem, batch: dict[str, np.ndarray], count: int) -> bool:
+    """Whether rows are so few, with those before them, that numpy is done before a program is
+    there."""
+    kind = problem.sharpness, jax.tree.structure((batch, shared(problem)))
+    done = _DONE.get(kind, 0) + count
+    _DONE[kind] = min(done, FEW)
+    return done < FEW and jax.default_backend() == "cpu"
+
+
+def _by_numpy(
+    problem: Problem, batch: dict[str, np.ndarray], coefficients: np.ndarray, count: int
+) -> Evaluation:
+    """Evaluate rows, each under its own coefficients `[coefficient, n]`."""
+    whole = -(-count // ROWS) * ROWS
+
+    def filled(x: np.ndarray) -> np.ndarray:
+        x = np.broadcast_to(x, (*np.shape(x)[:-1], count) if np.ndim(x) else (count,))
+        return np.concatenate([x, np.repeat(x[..., -1:], whole - count, -1)], -1)
+
+    columns = Coefficients(**dict(zip(NAMES, filled(coefficients), strict=True)))
+    every = {name: filled(x) for name, x in batch.items()}, columns
+    fixed = {k: v for k, v in shared(problem).items() if k != "coefficients"}
+
+    def part(start: int) -> Tree:
+        return jax.tree.map(lambda x: x[start : start + ROWS], every)
+
+    of = LISTED.varied(fixed, like=part(0), sharpness=problem.sharpness)
+    parts = [of(part(start)) for start in range(0, whole, ROWS)]
+    found = jax.tree.map(lambda *xs: np.concatenate(xs)[:count], *parts)
+    return Evaluation(
+        **found
+        | {"breakdown": Breakdown(**found["breakdown"]), "memory": Memory(**found["memory"])}
+    )
+
+
 def evaluate_draws(problem: Problem, rows: np.ndarray, drawn: Coefficients) -> Evaluation:
-    """Evaluate rows under each of some draws of the coefficients, `[draw]`: leaves `[draw, n]`. By
-    the program of `evaluate`: a chunk of it holds rows of one draw."""
+    """Evaluate rows under each of some draws of the coefficients, `[draw]`: leaves `[draw, n]`."""
     n, count = len(rows), len(np.asarray(getattr(drawn, NAMES[0])))
+    numbers = rows_.numbers(problem.space, problem.system, rows)
+    if _takes_numpy(problem, numbers, n * count):
+        each = np.stack([np.repeat(np.asarray(getattr(drawn, name)), n) for name in NAMES])
+        batch = {name: np.tile(np.broadcast_to(x, n), count) for name, x in numbers.items()}
+        found = _by_numpy(problem, batch, each, n * count)
+        return jax.tree.map(lambda x: x.reshape(count, n), found)
+    return _draws_compiled(problem, rows, drawn, count)
+
+
+def _draws_compiled(
+    problem: Problem, rows: np.ndarray, drawn: Coefficients, count: int
+) -> Evaluation:
+    """`evaluate_draws` by the program of `evaluate`: a chunk of it holds rows of one draw."""
+    n = len(rows)
     whole = -(-n // CHUNK) * CHUNK
     filled = np.concatenate([rows, np.repeat(rows[-1:], whole - n, 0)])
     numbers = rows_.numbers(problem.space, problem.system, filled)

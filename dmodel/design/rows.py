@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from dmodel.design.choices import PrecisionChoice
-from dmodel.design.space import Degrees, Options, Space, degrees, options, placements
+from dmodel.design.space import Degrees, Options, Space, Splits, degrees, options, placements
 from dmodel.placement import PAIRS
 from dmodel.records import LEAVES, SCHEDULES, Cluster, Plan
 from dmodel.varying import leaves, stages
@@ -124,18 +124,22 @@ def joined(blocks: Iterable[np.ndarray], size: int) -> Iterator[np.ndarray]:
         yield np.concatenate(held)
 
 
-def _block_parts(space: Space, split: Degrees, size: int) -> Iterator[np.ndarray]:
-    """`block` in parts of about `size` rows, so that no block is too large to hold."""
-    found = options(space, split)
+def _block_parts(split: Degrees, found: Options, size: int) -> Iterator[np.ndarray]:
+    """All rows of some degrees in parts of about `size`, so that none is too large to hold."""
     groups = group_rows(split, found)
     step = max(size // max(len(found.sharding) * len(found.recompute), 1), 1)
     return (expanded(groups[i : i + step], found) for i in range(0, len(groups), step))
 
 
-def batches(space: Space, size: int = 1 << 17) -> Iterator[np.ndarray]:
-    """All rows of the space, lazily, in arrays of about `size` rows."""
+def batches(space: Space, size: int = 1 << 17, known: Splits | None = None) -> Iterator[np.ndarray]:
+    """All rows of the space, lazily, in arrays of about `size` rows.
+
+    Args:
+      known: the space's `splits`, where they are made already.
+    """
+    each = ((s, options(space, s)) for s in degrees(space)) if known is None else known
     return joined(
-        (part for split in degrees(space) for part in _block_parts(space, split, size)), size
+        (part for split, found in each for part in _block_parts(split, found, size)), size
     )
 
 
@@ -221,9 +225,9 @@ def plans(space: Space, system: Cluster, rows: np.ndarray) -> list[Plan]:
     ]
 
 
-def all_rows(space: Space) -> np.ndarray:
-    """All rows at once: for spaces that are known to be small."""
-    return np.concatenate([EMPTY, *batches(space)])
+def all_rows(space: Space, known: Splits | None = None) -> np.ndarray:
+    """All rows at once, as of `batches`: for spaces that are known to be small."""
+    return np.concatenate([EMPTY, *batches(space, known=known)])
 
 
 def _schedule(name: str, interleave: float) -> str:

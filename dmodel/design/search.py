@@ -195,11 +195,13 @@ def exact(
       progress: called now and then. chunk, threads: of the sweep. batches: arrays of rows instead
         of the whole space.
     """
-    total = spaces.count(problem.space) if batches is None else 0
+    splits = spaces.splits(problem.space) if batches is None else []
+    total = spaces.count(problem.space, splits)
     best = _Best(problem, top, pareto)
     if batches is None and not pareto and (prune if prune is not None else total > LARGE):
         return _pruned(problem, best, total, time.monotonic() + seconds, progress, threads)
-    for rows in rows_.batches(problem.space, BATCH) if batches is None else batches:
+    every = rows_.batches(problem.space, BATCH, splits) if batches is None else batches
+    for rows in every:
         best.add(rows, evaluate(problem, rows, chunk=chunk, threads=threads))
         if progress is not None:
             progress(best.evaluated, max(total, best.evaluated))

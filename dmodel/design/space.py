@@ -105,7 +105,7 @@ def degrees(space: Space) -> list[Degrees]:
     for tp, cp in _sequence_splits(space):
         for pp in divisors(space.n_devices // (tp * cp)):
             dp = space.n_devices // (tp * cp * pp)
-            if not short_by(int(space.model.n_layers), pp, 1) and space.global_batch % dp == 0:
+            if not _is_short(int(space.model.n_layers), pp) and space.global_batch % dp == 0:
                 experts = _experts(space, dp, tp, cp)
                 found += [Degrees(dp, tp, cp, pp, ep, etp) for ep, etp in experts]
     return found
@@ -153,17 +153,29 @@ def _sp(space: Space, tp: int, cp: int) -> list[int]:
 
 def options(space: Space, split: Degrees) -> Options:
     """What may be chosen with these degrees."""
-    layers = int(space.model.n_layers)
-    per_stage = int(held(layers, split.pp, 1).fullest)
-    chunks = np.arange(1, per_stage + 1)
+    per_stage, chunks = _stages(int(space.model.n_layers), split.pp)
     return Options(
-        runs=_runs(space, split, chunks[short_by(layers, split.pp, chunks) == 0.0].tolist()),
+        runs=_runs(space, split, chunks),
         recompute=_recompute(space, per_stage),
         sharding=_shardings(space, split),
         sp=_sp_taken(space, split),
         placement=_orders(space, split),
         precision=list(range(max(len(space.choices.precisions), 1))),
     )
+
+
+@lru_cache(maxsize=4096)
+def _stages(layers: int, pp: int) -> tuple[int, list[int]]:
+    """Layers of the fullest stage, and the valid numbers of chunks per stage."""
+    per_stage = int(held(layers, pp, 1).fullest)
+    chunks = np.arange(1, per_stage + 1)
+    return per_stage, chunks[short_by(layers, pp, chunks) == 0.0].tolist()
+
+
+@lru_cache(maxsize=4096)
+def _is_short(layers: int, pp: int) -> bool:
+    """Whether layers do not lie on so many stages."""
+    return bool(short_by(layers, pp, 1))
 
 
 def _sp_taken(space: Space, split: Degrees) -> list[int]:
@@ -306,9 +318,22 @@ def _orders(space: Space, split: Degrees) -> list[int]:
     return list(found.values())
 
 
-def count(space: Space) -> int:
-    """How many valid plans there are, exactly; none of them is made."""
-    return sum(options(space, split).plans for split in degrees(space))
+Splits = list[tuple[Degrees, Options]]
+"""Valid degrees of a space, each with its options."""
+
+
+def splits(space: Space) -> Splits:
+    """All valid degrees, and what may be chosen with each."""
+    return [(split, options(space, split)) for split in degrees(space)]
+
+
+def count(space: Space, known: Splits | None = None) -> int:
+    """How many valid plans there are, exactly; none of them is made.
+
+    Args:
+      known: the space's `splits`, where they are made already.
+    """
+    return sum(found.plans for _, found in (splits(space) if known is None else known))
 
 
 def count_groups(space: Space) -> int:
@@ -355,7 +380,7 @@ def _valid_tp(space: Space, tp: int) -> bool:
 def _stage_counts(model: Model) -> list[int]:
     """Stages on which the layers can lie."""
     layers = int(model.n_layers)
-    return [pp for pp in range(1, layers + 1) if not short_by(layers, pp, 1)]
+    return [pp for pp in range(1, layers + 1) if not _is_short(layers, pp)]
 
 
 def check(space: Space) -> None:

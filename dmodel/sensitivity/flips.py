@@ -9,9 +9,8 @@ flip is one among all valid plans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +20,12 @@ from dmodel.blocks import KINDS
 from dmodel.design import Choices
 from dmodel.errors import InputError
 from dmodel.once import together
+from dmodel.recorded import Recorded
 from dmodel.records import Plan
-from dmodel.sensitivity.case import Inputs, Point, rebuild
-from dmodel.sensitivity.searched import LIMIT, Searched, best_with, searched
+from dmodel.sensitivity.case import Inputs, Point, kind, rebuild
+from dmodel.sensitivity.searched import CAPACITY, LIMIT, Searched, best_with, searched
 from dmodel.smooth import SHARPNESS
 from dmodel.step import memory_use, step_time
-from dmodel.sweep import sweep
 
 GRIDS = (24, 12, 12, 12)
 """Points along an input, and then in the interval of a flip, which is cut to 2e-5 of the input."""
@@ -104,22 +103,38 @@ class _Pool:
         same = [self.plans[i].having(schedule=schedule) for i in places]
         return jax.tree.map(lambda *leaves: np.array([float(x) for x in leaves]), *same)
 
-    def times(self, place: int, factors: np.ndarray) -> np.ndarray:
-        """Step times `[factor, plan]`, infinite where a plan does not fit."""
+    def times(self, place: int, factors: np.ndarray, which: np.ndarray | None = None) -> np.ndarray:
+        """Step times `[factor, plan]`, infinite where a plan does not fit, or is none of those
+        that are asked about (`which`, `[plan]` of bool; None for all)."""
         found = np.full((len(factors), len(self.plans)), np.inf)
-        s, moves = self.search, np.zeros_like(self.search.known.values)
-        moves[place] = 1.0
-        judge = _judge(s.known.tree, s.known.levels, s.sharpness)
         for mine, stacked in self.groups:
-            batch = {
-                "plan": jax.tree.map(lambda x: np.tile(x, len(factors)), stacked),
-                "factor": np.repeat(factors, len(mine)),
-            }
-            out = sweep(judge, batch, {"x": s.known.values, "moves": moves}, quick=True)
-            found[:, mine] = np.where(out["headroom"] >= 0.0, out["time"], np.inf).reshape(
-                len(factors), len(mine)
-            )
+            asked = [j for j, i in enumerate(mine) if which is None or which[i]]
+            if asked:
+                some = jax.tree.map(lambda x, asked=asked: x[asked], stacked)
+                found[:, [mine[j] for j in asked]] = self._of(some, place, factors, len(asked))
         return found
+
+    def _of(self, plans: Plan, place: int, factors: np.ndarray, count: int) -> np.ndarray:
+        """Step times `[factor, plan]` of plans of one schedule and placement."""
+        known, size = self.search.known, count * len(factors)
+        rows = -(-size // ROWS) * ROWS
+        moves = np.zeros_like(known.values)
+        moves[place] = 1.0
+        # the last one again, so that all calls are of one size
+        factor, plan = np.divmod(np.minimum(np.arange(rows), size - 1), count)
+        batch = {"plan": jax.tree.map(lambda x: x[plan], plans), "factor": factors[factor]}
+
+        def part(start: int) -> dict:
+            return jax.tree.map(lambda x: x[start : start + ROWS], batch)
+
+        like = jax.tree.unflatten(known.tree, [0.0] * known.tree.num_leaves)
+        static = {"levels": known.levels, "sharpness": self.search.sharpness}
+        of = TIMES.varied(like, known.values, moves, like=part(0), **static)
+        parts = [of(part(start)) for start in range(0, rows, ROWS)]
+        time, headroom = (
+            np.concatenate([p[n] for p in parts])[:size] for n in ("time", "headroom")
+        )
+        return np.where(headroom >= 0.0, time, np.inf).reshape(len(factors), count)
 
 
 def _key(plan: Plan) -> tuple:
@@ -131,25 +146,39 @@ def _schedule(plan: Plan) -> str:
     return "interleaved" if plan.layout.schedule == "1f1b" else plan.layout.schedule
 
 
-@lru_cache(maxsize=8)
-def _judge(tree: Any, levels: int, sharpness: float) -> Callable:
-    """The case function of the sweep: plans from the batch, inputs from the case, one of them times
-    a factor."""
+ROWS = 1024
+"""Plans of one call [count]."""
 
-    def judge(batch: dict, fixed: dict) -> dict:
-        x = fixed["x"][:, None] * (1.0 + fixed["moves"][:, None] * (batch["factor"][None] - 1.0))
-        case = rebuild(x, tree, levels)
-        with together():
-            time = step_time(
-                case.system, case.model, batch["plan"], case.coefficients, sharpness=sharpness
-            )
-            used = memory_use(case.model, batch["plan"], footprint=case.footprint)
-        return {
-            "time": time.total,
-            "headroom": jnp.asarray(case.system.chip.hbm_bytes - used.total),
-        }
 
-    return judge
+def _recorded(
+    like: Point, x: jax.Array, moves: jax.Array, batch: dict, *, levels: int, sharpness: float
+) -> dict[str, jax.Array]:
+    """Step times and free memory of plans, where one of the inputs is a factor times itself; like:
+    any case of the structure."""
+    moved = x[:, None] * (1.0 + moves[:, None] * (batch["factor"][None] - 1.0))
+    case = rebuild(moved, jax.tree.structure(like), levels)
+    with together():
+        time = step_time(
+            case.system, case.model, batch["plan"], case.coefficients, sharpness=sharpness
+        )
+        used = memory_use(case.model, batch["plan"], footprint=case.footprint)
+    return {
+        "time": time.total,
+        "headroom": jnp.asarray(case.system.chip.hbm_bytes - used.total),
+    }
+
+
+TIMES = Recorded(_recorded)
+
+
+def _contenders(name: str, ends: np.ndarray) -> np.ndarray | None:
+    """Plans that may be better than the first one between two factors, by their step times at both,
+    `[2, plan]`; None where an input may lengthen a step and shorten it."""
+    if name != CAPACITY and kind(name) == "other":
+        return None
+    which = ends.min(0) <= ends[:, 0].max() * (1.0 + EQUAL)
+    which[0] = True
+    return which
 
 
 def _flip(pool: _Pool, place: int, limit: float) -> tuple[Flip | None, int]:
@@ -157,10 +186,10 @@ def _flip(pool: _Pool, place: int, limit: float) -> tuple[Flip | None, int]:
     plans were asked for a better one."""
     checked = 0
     while True:
-        low, high, flips, last = 1.0, limit, True, np.empty(0)
+        low, high, flips, last, which = 1.0, limit, True, np.empty(0), None
         for round_, points in enumerate(GRIDS):
             grid = np.geomspace(low, high, points + 1)
-            times = pool.times(place, grid)
+            times = pool.times(place, grid, which)
             worse = times[:, 0] > times.min(1) * (1.0 + EQUAL)
             flips = flips and bool(worse.any())
             if not flips:
@@ -169,6 +198,7 @@ def _flip(pool: _Pool, place: int, limit: float) -> tuple[Flip | None, int]:
                 last = times[-1]
             at = max(int(worse.argmax()), 1)
             low, high = float(grid[at - 1]), float(grid[at])
+            which = _contenders(pool.search.known.names[place], times[[at - 1, at]])
         here = float(pool.times(place, np.array([high]))[0].min())
         found = best_with(pool.search, place, high, here)
         checked += 1
@@ -185,11 +215,6 @@ def _flip(pool: _Pool, place: int, limit: float) -> tuple[Flip | None, int]:
         pool.plans[int(here.argmin())],
         gain,
     ), checked
-
-
-def prepare(known: Searched) -> None:
-    """Compile what `landscape` evaluates plans with, ahead of it."""
-    _Pool(known, known.best.plans).times(0, np.ones(1))
 
 
 def landscape(

@@ -8,7 +8,6 @@ chosen by number, case by case, so that they share a compilation.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -16,18 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from dmodel.once import together
-from dmodel.sensitivity.case import Inputs, rebuild
+from dmodel.recorded import Recorded
+from dmodel.sensitivity.case import Inputs, Point, rebuild
 from dmodel.sensitivity.outputs import OUTPUTS
 from dmodel.smooth import SHARPNESS
 from dmodel.step import step_time
-from dmodel.sweep import quick_to_compile
 from dmodel.types import stack
 
-CASES = 64
-"""Cases of one call of the compiled program [count]."""
+CASES, PAIR = 64, 2
+"""Cases of one call, and of one call for so few [count]."""
 
 STEP = ("step_time", "memory")
-"""Outputs of a program of their own, which compiles in half the time of that of all."""
+"""Outputs of a record of their own, which is half as long as that of all."""
 
 NUDGE = 1e-7
 """Relative step to either side of an input, far above rounding and far below what changes a slope:
@@ -35,7 +34,7 @@ it only steps off kinks."""
 
 
 class Form(NamedTuple):
-    """What is compiled once: structure of the case, levels of its network, sharpness of the step's
+    """What is recorded once: structure of the case, levels of its network, sharpness of the step's
     maxima, names of the outputs."""
 
     tree: Any
@@ -47,13 +46,17 @@ class Form(NamedTuple):
 def outputs_of(x: jax.Array, output: jax.Array, form: Form) -> jax.Array:
     """The output of number `output[case]`, among those of the form, of each case of `x [n,
     case]`."""
+    return jnp.take_along_axis(every(x, form), output[None], 0)[0]
+
+
+def every(x: jax.Array, form: Form) -> jax.Array:
+    """All outputs of the form of each case of `x [n, case]`, `[output, case]`."""
     case = rebuild(x, form.tree, form.levels)
     with together():
         time = step_time(
             case.system, case.model, case.plan, case.coefficients, sharpness=form.sharpness
         )
-        values = stack(*(OUTPUTS[name](case, time) for name in form.outputs))
-    return jnp.take_along_axis(values, output[None], 0)[0]
+        return stack(*(OUTPUTS[name](case, time) for name in form.outputs))
 
 
 def _value_and_slopes(x: jax.Array, output: jax.Array, form: Form) -> tuple[jax.Array, jax.Array]:
@@ -65,21 +68,38 @@ def _value_and_slopes(x: jax.Array, output: jax.Array, form: Form) -> tuple[jax.
     return values, slopes
 
 
+def _recorded(
+    like: Point,
+    x: jax.Array,
+    chosen: jax.Array,
+    *,
+    levels: int,
+    sharpness: float,
+    outputs: tuple[str, ...],
+) -> dict[str, jax.Array]:
+    """Values `[case]` and slopes `[n, case]`; like: any case of the structure, chosen: 1 for the
+    output of each case, `[output, case]`."""
+    form = Form(jax.tree.structure(like), levels, sharpness, outputs)
+
+    def total(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        values = jnp.where(chosen > 0.0, every(x, form), 0.0).sum(0)
+        return values.sum(), values
+
+    slopes, values = jax.grad(total, has_aux=True)(x)
+    return {"values": values, "slopes": slopes}
+
+
+SLOPES = Recorded(_recorded)
+
+
 def _second_order(x: jax.Array, tangent: jax.Array, output: jax.Array, form: Form) -> tuple:
     """Forward over reverse: value and slopes, and how both change along the tangent of each
     case."""
     return jax.jvp(lambda x: _value_and_slopes(x, output, form), (x,), (tangent,))
 
 
-@cache
-def _compiled() -> Callable:
-    return jax.jit(
-        _value_and_slopes, static_argnames=("form",), compiler_options=quick_to_compile()
-    )
-
-
 def _program(inputs: Inputs, output: np.ndarray, sharpness: float) -> tuple[Form, np.ndarray]:
-    """The form that is compiled for some outputs, by number, and their numbers in it: `STEP` where
+    """The form that is recorded for some outputs, by number, and their numbers in it: `STEP` where
     they are among these, else all."""
     names = (
         STEP
@@ -93,11 +113,13 @@ def _program(inputs: Inputs, output: np.ndarray, sharpness: float) -> tuple[Form
 def _in_chunks(
     run: Callable, arrays: tuple[np.ndarray, ...], output: np.ndarray
 ) -> list[np.ndarray]:
-    """Run over a batch `[…, n]` in calls of `CASES`, the last one padded with its last case."""
+    """Run over a batch `[…, n]` in calls of `CASES`, or of a pair, the last one padded with its
+    last case."""
     size = arrays[0].shape[-1]
+    cases = PAIR if size <= PAIR else CASES
     parts = []
-    for start in range(0, size, CASES):
-        take = np.minimum(np.arange(start, start + CASES), size - 1)
+    for start in range(0, size, cases):
+        take = np.minimum(np.arange(start, start + cases), size - 1)
         found = run(*(a[..., take] for a in arrays), output[take])
         parts.append([np.asarray(leaf)[..., : size - start] for leaf in jax.tree.leaves(found)])
     return [np.concatenate(leaves, -1) for leaves in zip(*parts, strict=True)]
@@ -121,7 +143,15 @@ def evaluate(
       values `[case]`, own unit; ∂ ln value / ∂ x `[n, case]`, one over the unit of x.
     """
     form, number = _program(inputs, outputs_by_number(output, x.shape[-1]), sharpness)
-    values, slopes = _in_chunks(lambda x, o: _compiled()(x, o, form=form), (x,), number)
+    like = jax.tree.unflatten(form.tree, [0.0] * form.tree.num_leaves)
+    static = {"levels": form.levels, "sharpness": sharpness, "outputs": form.outputs}
+
+    def run(x: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        chosen = np.arange(len(form.outputs))[:, None] == number[None]
+        found = SLOPES(like, x, chosen, **static)
+        return found["values"], found["slopes"]
+
+    values, slopes = _in_chunks(run, (x,), number)
     # an output of zero is refused by those who ask, with its name
     return values, slopes / np.where(values == 0.0, np.nan, values)[None]
 

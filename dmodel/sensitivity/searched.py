@@ -132,12 +132,13 @@ def searched(
       NoPlanFits: none does.
     """
     stated, known = _stated(case, base, choices, sharpness), inputs(case, level_names)
-    considered = spaces.count(stated.space)
+    splits = spaces.splits(stated.space)
+    considered = spaces.count(stated.space, splits)
     if considered > LARGE:
         near, found = None, search(stated, POOL)
         best = Ranked(tuple(rows_.plans(stated.space, stated.system, found.rows)), found.merits)
     else:
-        near = _within(stated, _evaluated(stated, rows_.batches(stated.space)))
+        near = _within(stated, _evaluated(stated, rows_.batches(stated.space, known=splits)))
         fits = near.memory <= float(stated.system.chip.hbm_bytes)
         best = _ranked(stated, near.rows[fits], near.seconds[fits], POOL)
     if not best.plans:
