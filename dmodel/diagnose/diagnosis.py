@@ -17,6 +17,9 @@ from dmodel.diagnose.variants import Variants, variants
 
 INSIDE, SLOWER, FASTER = "inside", "slower", "faster"
 
+TAIL = 0.1
+"""Share of such runs beyond each end of the interval: who is there is told so."""
+
 
 class Explanation(NamedTuple):
     """One hypothesis after the measurement.
@@ -44,8 +47,8 @@ class Diagnosis(NamedTuple):
 
     Attributes:
       verdict: "inside", "slower" or "faster", by the interval. measured_s, predicted_s: of a step
-        [s]. interval: what `uncertainty.LEVEL` of such runs take [s]. percentile: share of such
-        runs that take less [1].
+        [s]. interval: nine of ten such runs take more than its lower end, and nine of ten less
+        than its upper one [s]. percentile: share of such runs that take less than measured [1].
       causes: most likely first; they add up to 1. faint: causes that cannot change this step by
         `posterior.NOTICED` → the most that they change it by [1].
       parts: of what is known beside the step: measured, predicted, and the share of such runs with
@@ -71,6 +74,7 @@ class Diagnosis(NamedTuple):
             "measured": self.measured_s,
             "predicted": self.predicted_s,
             "interval": [low, high],
+            "level": 1.0 - 2.0 * TAIL,
             "percentile": self.percentile,
             "ratio": self.measured_s / self.predicted_s,
             "causes": [each._asdict() for each in self.causes],
@@ -106,7 +110,7 @@ def diagnose(run: Subject, measured: Measured, held: Beliefs | None = None) -> D
     tests = told(Seen(run, cases, found, of, said, seconds, frozenset(measured.beside)))
     scale = float(np.sqrt(found.cov[0, 0, 0] + run.misfit**2))
     predicted = float(found.time[0])
-    low, high = uncertainty.band(predicted, scale)
+    low, high = uncertainty.band(predicted, scale, 1.0 - 2.0 * TAIL)
     return Diagnosis(
         verdict=SLOWER if seconds > high else FASTER if seconds < low else INSIDE,
         measured_s=seconds,
