@@ -10,7 +10,7 @@ _NAMES = {
     "dmodel.diagnose.causes": ("Beliefs", "Cause", "beliefs", "cause_named"),
     "dmodel.diagnose.diagnosis": ("Diagnosis", "Explanation", "diagnose"),
     "dmodel.diagnose.measured": ("Measured", "measured", "step_seconds"),
-    "dmodel.diagnose.subject": ("Records", "Subject", "of_profile", "subject"),
+    "dmodel.diagnose.subject": ("Records", "Stated", "Subject", "of_profile", "stated", "subject"),
 }
 
 surface(__name__, {name: home for home, names in _NAMES.items() for name in names})

@@ -118,7 +118,7 @@ def diagnose(run: Subject, measured: Measured, held: Beliefs | None = None) -> D
         interval=(float(low), float(high)),
         percentile=float(uncertainty.share_below(np.log(seconds / predicted) / scale)),
         causes=_ranked(held, cases, (of, said), tests, seconds),
-        faint=dict(of.faint),
+        faint={name: float(np.expm1(change)) for name, change in of.faint.items()},
         parts=_parts(measured, found, of),
         test=_recommended(tests, of, said),
     )
@@ -178,15 +178,17 @@ def _says(cause: Cause, size: tuple[float, float], label: str) -> str:
     )
 
 
-def _test(best: Told, of: Table, said: Posterior, hypothesis: int) -> dict[str, Any]:
+def _test(best: Told, of: Table, said: Posterior, hypothesis: int) -> dict[str, Any] | None:
     """A test, with what it shows if it is this hypothesis, and if it is the likeliest other that
-    shows something else."""
+    shows something else; None where none does."""
     p = said.probability[0]
     k = best.outcome.telling(p, hypothesis)
     shown, logs = best.outcome.shown(k), best.outcome.mean[:, k]
     order = [int(i) for i in np.argsort(-p) if i != hypothesis]
     unlike = (i for i in order if abs(logs[i] - logs[hypothesis]) > DIFFERENT)
-    other = next(unlike, order[0])
+    other = next(unlike, None)
+    if other is None:
+        return None
     return {
         **_about(best, k),
         "bits": float(best.of_each[hypothesis]),

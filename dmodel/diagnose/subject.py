@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from dmodel import uncertainty
 from dmodel.asked import Asked
 from dmodel.catalog.chips import generation
 from dmodel.catalog.facts import release_of
-from dmodel.catalog.loader import table
+from dmodel.catalog.loader import known_name, table
 from dmodel.errors import InputError
 from dmodel.footprint import Footprint
 from dmodel.profiles import Profile
+from dmodel.question import Question
 from dmodel.records import Cluster, Model, Plan
 from dmodel.resolve import Resolved, resolve
 from dmodel.settings import changed
@@ -86,53 +88,65 @@ def of_profile(
     )
 
 
-def subject(asked: Asked, found: Resolved, question: Any) -> Subject:
-    """The run of a job and its layout.
+class Stated(NamedTuple):
+    """A run in words and in numbers.
 
-    Args:
-      question: of the whole plan, for other readings of it.
+    Attributes:
+      question: of the whole plan. found: its records. profile: what answers.
+      accelerator, stack: ids, "" where there is none.
     """
-    records = Records(asked.cluster, found.model, found.plan)
-    others = {"releases": _releases(asked, question), "chips": _chips(asked, question)}
+
+    question: Question
+    found: Resolved
+    profile: Profile
+    accelerator: str
+    stack: str
+
+
+def stated(asked: Asked, found: Resolved) -> Stated:
+    """The run of a job and its layout."""
+    return Stated(asked.question, found, asked.profile, asked.accelerator, asked.stack)
+
+
+def subject(run: Stated) -> Subject:
+    """A run, with what else it might be."""
+    records = Records(run.found.cluster, run.found.model, run.found.plan)
+    others = {"releases": _releases(run), "chips": _chips(run)}
     kept = {name: _alike(each, records) for name, each in others.items()}
-    return of_profile(records, asked.profile, asked.accelerator, asked.stack, kept)
+    return of_profile(records, run.profile, run.accelerator, run.stack, kept)
 
 
 MOST = 4
 """Other readings of a kind that are looked at: the nearest."""
 
 
-def _releases(asked: Asked, question: Any) -> list[tuple[str, Any]]:
+def _releases(run: Stated) -> list[tuple[str, Question]]:
     """The same question of other releases of its stack, the newest first."""
-    stack = question.stack
-    if not asked.stack or stack.release is None:
+    question, stack = run.question, run.question.stack
+    if not run.stack or stack.release is None:
         return []
-    names = [*asked.profile.stacks, *asked.profile.offsets["stack"]]
+    names = [*run.profile.stacks, *run.profile.offsets["stack"]]
     own = [n for n in dict.fromkeys(names) if n.partition("/")[0] == stack.id and n != stack.name]
     dated = [(found, n) for n in own if (found := release_of(n.partition("/")[2])) is not None]
-    near = sorted(dated, reverse=True)[:MOST]
+    near = sorted(dated, reverse=True)
     return [(n, changed(question, {"stack": n})) for _, n in near]
 
 
-def _chips(asked: Asked, question: Any) -> list[tuple[str, Any]]:
-    """The same question of other chips of the same generation."""
-    mine = table("chips")[asked.accelerator] if asked.accelerator else {}
-    if not mine:
+def _chips(run: Stated) -> list[tuple[str, Question]]:
+    """The same question of other chips of the same generation, those with other peaks."""
+    mine = run.accelerator
+    if known_name("chips", mine) is None:
         return []
-    alike = [
-        name
-        for name in table("chips")
-        if name != asked.accelerator and generation(name) == generation(asked.accelerator)
-    ]
-    return [
-        (n, changed(question._replace(system=""), {"accelerator": n})) for n in alike[:MOST]
-    ]
+    every = [n for n in table("chips") if n != mine and generation(n) == generation(mine)]
+    apart = run.question._replace(system="")
+    return [(n, changed(apart, {"accelerator": n})) for n in every]
 
 
-def _alike(questions: list[tuple[str, Any]], stated: Records) -> tuple[Other, ...]:
-    """Readings that can be answered, and have the structure of the stated one; a chip is put into
-    the stated network."""
-    found = []
+def _alike(questions: list[tuple[str, Question]], stated: Records) -> tuple[Other, ...]:
+    """Readings that can be answered, are of other numbers than the stated one, and of its
+    structure; a chip is put into the stated network."""
+    found: list[Other] = []
+    known = [_numbers(stated)]
     for label, question in questions:
         try:
             other = resolve(question)
@@ -140,12 +154,19 @@ def _alike(questions: list[tuple[str, Any]], stated: Records) -> tuple[Other, ..
             continue
         cluster = stated.cluster.replace(chip=other.cluster.chip)
         records = Records(cluster, other.model.replace(order=()), other.plan)
-        if _structure(records) == _structure(stated):
-            found.append(Other(label, records))
-    return tuple(found)
+        if _structure(records) != _structure(stated) or _numbers(records) in known:
+            continue
+        known.append(_numbers(records))
+        found.append(Other(label, records))
+    return tuple(found[:MOST])
+
+
+def _numbers(records: Records) -> list[float]:
+    """What decides time and memory."""
+    chip = records.cluster.chip
+    rates = (chip.flops_per_s, chip.attention_flops_per_s, chip.hbm_bytes_per_s, chip.hbm_bytes)
+    return [float(x) for x in (*rates, *jax.tree.leaves((records.model, records.plan)))]
 
 
 def _structure(records: Records) -> Any:
-    import jax
-
     return jax.tree.structure(records._replace(model=records.model.replace(order=())))

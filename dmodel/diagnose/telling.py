@@ -55,11 +55,11 @@ class Outcome(NamedTuple):
         return self.factor * np.maximum((np.exp(self.mean[:, k]) - offset[k]).round(12), 0.0)
 
     def telling(self, p: np.ndarray, hypothesis: int | None = None) -> int:
-        """Which of the numbers tells most of a hypothesis against the others, or of all."""
-        middle = p @ self.mean
-        if hypothesis is None:
-            return int(np.argmax(p @ (self.mean - middle) ** 2))
-        return int(np.argmax(np.abs(self.mean[hypothesis] - middle)))
+        """Which of the numbers tells most of a hypothesis against the first one, or of all."""
+        own = 0.0 if hypothesis is None else np.abs(self.mean[hypothesis] - self.mean[0])
+        if np.max(own) > 0.0:
+            return int(np.argmax(own))
+        return int(np.argmax(p @ (self.mean - p @ self.mean) ** 2))
 
 
 class Told(NamedTuple):
