@@ -74,7 +74,8 @@ def neighbours(columns: Mapping[str, Any], count: int = 3) -> list[Neighbour]:
     if chip is None or count < 1:
         return []
     rows = [row for row in lines(PUBLISHED).rows if _is_kin(row, chip)]
-    pairs = [(_apart(columns, row), row) for row in map(completed, rows) if measured_time(row)]
+    whole = [row for row in map(completed, rows) if _is_whole(row)]
+    pairs = [(_apart(columns, row), row) for row in whole]
     pairs.sort(key=lambda pair: pair[0])
     found, seen = [], set()
     for distance, row in pairs:
@@ -92,6 +93,11 @@ def _is_kin(row: Row, chip: str) -> bool:
     name = known_name("chips", row.text("accelerator"))
     alike = name is not None and generation(name) == generation(chip)
     return alike and "composed" not in row.flags
+
+
+def _is_whole(row: Row) -> bool:
+    """Whether it says how much it trained, and how fast."""
+    return bool(row.number("global_batch") and row.number("seq_len") and measured_time(row))
 
 
 def _size(value: Any, name: str) -> float | None:

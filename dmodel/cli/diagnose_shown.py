@@ -12,6 +12,9 @@ LEAST = 0.01
 MOST = 8
 """Causes in the table, at most."""
 
+TERMS = 6
+"""Terms of the predicted step that are told."""
+
 VERDICT = {
     "inside": "inside what such runs take",
     "slower": "SLOWER than such runs",
@@ -39,7 +42,7 @@ def _verdict(d: Document) -> list[str]:
     low, high = d["interval"]
     more = 100.0 * (d["ratio"] - 1.0)
     than = percent(d["percentile"]) if d["percentile"] >= 0.5 else percent(1.0 - d["percentile"])
-    side = "longer" if d["percentile"] >= 0.5 else "shorter"
+    side = "longer" if d["percentile"] >= 0.5 else "less time"
     mfu = d["mfu"]
     lines = [
         f"Measured {seconds(d['measured'])} a step, predicted {seconds(d['predicted'])} "
@@ -50,6 +53,9 @@ def _verdict(d: Document) -> list[str]:
         f"{percent(mfu['value'])} ({mfu['convention']}) of a dense peak of "
         f"{mfu['peak_flops_per_s'] / 1e12:.4g} TFLOP/s.",
     ]
+    terms = sorted(d["breakdown"].items(), key=lambda pair: -pair[1])[:TERMS]
+    listed = ", ".join(f"{n[:-2].replace('_', ' ')} {percent(x / d['predicted'], 0)}" for n, x in terms)
+    lines.append(f"The predicted step is {listed}: that much is the plan's own.")
     for name, part in d["parts"].items():
         amount = gib if name == "memory" else seconds
         lines.append(
@@ -60,13 +66,18 @@ def _verdict(d: Document) -> list[str]:
 
 
 def _show_causes(d: Document) -> None:
-    shown = [c for c in d["causes"] if c["probability"] >= LEAST][:MOST]
+    likely = [c for c in d["causes"] if c["probability"] >= LEAST]
+    away = [c for c in likely if c["says"] and c["seconds"] * (d["ratio"] - 1.0) < 0.0]
+    shown = [c for c in likely if c not in away][:MOST]
     rows = [
         (c["title"], percent(c["probability"], 0), _signed(c["seconds"]), c["says"]) for c in shown
     ]
     header = ("why", "probability", "explains", "how much")
     show_table("Causes, each as if it were the only one", header, rows, right="probability|explains")
-    told = [c for c in shown if c["test"] is not None]
+    if away:
+        names = ", ".join(f"{c['name']} {percent(c['probability'], 0)}" for c in away)
+        show_lines(f"Possible besides, though it alone would do the opposite: {names}.", "")
+    told = [c for c in shown if c["test"] is not None and c["size"] is not None]
     if told:
         lines = [f"  {c['title']}: {_outcome(c['test'])}" for c in told]
         show_lines("The cheapest test that tells of each:", *lines, "")

@@ -52,7 +52,8 @@ class Diagnosis(NamedTuple):
       causes: most likely first; they add up to 1. faint: causes that cannot change this step by
         `posterior.NOTICED` → the most that they change it by [1].
       parts: of what is known beside the step: measured, predicted, and the share of such runs with
-        less. test: the best one overall; None where none tells.
+        less. test: the best one overall; None where none tells. terms: of the predicted step by
+        cause [s].
     """
 
     verdict: str
@@ -64,6 +65,7 @@ class Diagnosis(NamedTuple):
     faint: dict[str, float]
     parts: dict[str, dict[str, float]]
     test: dict[str, Any] | None
+    terms: dict[str, float]
 
     @property
     def document(self) -> dict[str, Any]:
@@ -80,6 +82,7 @@ class Diagnosis(NamedTuple):
             "causes": [each._asdict() for each in self.causes],
             "test": self.test,
             "parts": self.parts,
+            "breakdown": {f"{name}_s": value for name, value in self.terms.items()},
             "cannot": self.faint,
         }
 
@@ -121,6 +124,7 @@ def diagnose(run: Subject, measured: Measured, held: Beliefs | None = None) -> D
         faint={name: float(np.expm1(change)) for name, change in of.faint.items()},
         parts=_parts(measured, found, of),
         test=_recommended(tests, of, said),
+        terms=found.terms,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from dmodel.breakdown import MESSAGES, TERMS
 from dmodel.coefficients import Coefficients, from_unconstrained
 from dmodel.diagnose.subject import Records, Subject
 from dmodel.diagnose.variants import Variants
@@ -23,16 +24,18 @@ LEAST_EXPOSED = 0.01
 that says little."""
 
 
+COMPUTE = (
+    *("matmul", "attention", "elementwise", "recompute", "head", "optimizer"),
+    "contention",
+)
+EXPOSED = (*MESSAGES, "bubble", "straggler")
+"""Terms of a step that a profiler calls compute, and exposed communication: a device that waits for
+others does so inside of a collective or a transfer."""
+
+
 def _observed(cluster: Any, model: Any, plan: Any, coefficients: Any) -> dict[str, Any]:
-    """Seconds of a step, and of it those that a profiler calls compute, and exposed communication:
-    a device that waits for others does so inside of a collective or a transfer."""
-    t = step_time(cluster, model, plan, coefficients)
-    compute = t.matmul + t.attention + t.elementwise + t.recompute + t.head + t.optimizer
-    return {
-        "time": t.total,
-        "compute": compute + t.contention,
-        "exposed": t.exposed_communication + t.bubble + t.straggler,
-    }
+    found = step_time(cluster, model, plan, coefficients)
+    return {name: getattr(found, name) for name in TERMS}
 
 
 def _memory(model: Any, plan: Any, footprint: Any) -> dict[str, Any]:
@@ -51,6 +54,7 @@ class Responses(NamedTuple):
       mean: ln of the four observables, `[n, 4]`. cov: what the coefficients leave open of them,
         `[n, 4, 4]`, memory's aside.
       shares: of the stated step that are compute, exposed, and neither, `[3]` [1].
+      terms: of the stated step by cause, of the prediction [s].
       rate, peak: what a variant's tokens, and the peak of its utilization, are over the stated
         ones, `[n]` [1].
     """
@@ -60,6 +64,7 @@ class Responses(NamedTuple):
     mean: np.ndarray
     cov: np.ndarray
     shares: np.ndarray
+    terms: dict[str, float]
     rate: np.ndarray
     peak: np.ndarray
 
@@ -71,7 +76,8 @@ class Responses(NamedTuple):
 
 def responses(subject: Subject, cases: Variants) -> Responses:
     """Evaluate all variants at all points of the coefficients."""
-    seconds = seconds_of(cases, subject.points)
+    terms = _terms(cases, subject.points)
+    seconds = _summed(cases, terms)
     footprint = jax.tree.map(
         lambda x: np.full(cases.count, float(x)), subject.footprint
     )
@@ -89,6 +95,7 @@ def responses(subject: Subject, cases: Variants) -> Responses:
         mean=mean,
         cov=cov,
         shares=np.array([compute, exposed, max(total - compute - exposed, 0.0)]) / total,
+        terms={name: float(values[0, 0]) for name, values in terms.items()},
         rate=_tokens(cases.records) / _tokens(cases.records)[0],
         peak=cases.beside["reading.peak"],
     )
@@ -100,11 +107,20 @@ def _tokens(records: Records) -> np.ndarray:
 
 def seconds_of(cases: Variants, points: np.ndarray) -> np.ndarray:
     """Time, compute and exposed seconds of variants at points `[C, point]`, `[3, point, n]`."""
+    return _summed(cases, _terms(cases, points))
+
+
+def _terms(cases: Variants, points: np.ndarray) -> dict[str, np.ndarray]:
+    """Terms of the step, `[point, n]` each [s]."""
     p, n = points.shape[1], cases.count
-    coefficients = _coefficients(cases, points)
-    found = OBSERVED(*_over_points(cases.records, p), coefficients)
+    found = OBSERVED(*_over_points(cases.records, p), _coefficients(cases, points))
+    return {x: np.broadcast_to(found[x], (p * n,)).reshape(p, n) for x in TERMS}
+
+
+def _summed(cases: Variants, terms: dict[str, np.ndarray]) -> np.ndarray:
+    """Time, compute and exposed seconds, with what causes add beside the model."""
     time, compute, exposed = (
-        np.broadcast_to(found[name], (p * n,)).reshape(p, n) for name in OBSERVABLES[:3]
+        np.sum([terms[name] for name in names], 0) for names in (TERMS, COMPUTE, EXPOSED)
     )
     waits = (cases.beside["step.waits"] - 1.0) * compute
     time = (time + waits) * cases.beside["step.outside"]
