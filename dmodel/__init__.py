@@ -1,9 +1,9 @@
 """A differentiable model of distributed transformer training: step time, memory, energy and cost.
 
-Nouns: `Job`, `cluster`, `Layout`; verbs over them: `predict`, `diagnose`, `solve`, `design`, `fit`, `evaluate`. A
-prediction has its numbers as a `Case`, of which `step_time` and `memory_use` are pure functions,
-differentiable in every leaf. Everything counts in float64: call `enable_float64()` before
-differentiating by hand.
+Nouns: `Job`, `cluster`, `Layout`; verbs over them: `predict`, `diagnose`, `solve`, `design`,
+`fit`, `evaluate`. A prediction has its numbers as a `Case`, of which `step_time` and `memory_use`
+are pure functions, differentiable in every leaf. Everything counts in float64: call
+`enable_float64()` before differentiating by hand.
 
 Importing the package loads nothing: each name brings what it needs when it is first used.
 """

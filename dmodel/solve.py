@@ -31,7 +31,7 @@ POINTS = 64
 """Values at which the model is asked at once: those that a range is searched on [count]."""
 
 SPAN = 100.0
-"""Where no range is given, that of a positive number is this many times less to more than it is."""
+"""Where no range is given: a positive number is this many times less, to more, than it is."""
 
 NEWTON, CLOSE = 60, 1e-12
 """Most steps towards a root, and the relative width at which it is one."""
@@ -40,7 +40,7 @@ EXTRA: dict[str, tuple[str, Callable[[float, Point], float]]] = {
     "tokens_per_s_per_device": ("tokens_per_s", lambda y, case: y * _devices(case)),
     "days": ("time_to_loss", lambda y, case: y * DAY_S),
 }
-"""Outputs that are others of `sensitivity.OUTPUTS` in another unit: which, and their value in it."""
+"""Outputs that are others of `sensitivity.OUTPUTS` in another unit: which, and what it is in it."""
 
 UNITS: dict[str, dict[str, float]] = {
     "step_time": {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0},
@@ -564,8 +564,8 @@ def _changed(asked: Asked, name: str, value: float, words: Mapping[str, Any]) ->
     columns = {n: v for n, v in question.columns.items() if n not in gone}
     if name == "dp":
         columns.pop("shard", None)
-        columns["n_accel"] = value * float(columns["n_accel"]) / float(
-            laid(asked, words).plan.layout.dp
+        columns["n_accel"] = (
+            value * float(columns["n_accel"]) / float(laid(asked, words).plan.layout.dp)
         )
     return changed(question._replace(columns=columns), {name: value})
 

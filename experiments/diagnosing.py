@@ -9,8 +9,8 @@ The sources of the published table are halved. The truth of a run comes from a f
 has its source, the diagnosis from a fit to the other half, which has never seen the source. Each
 run gets one of six kinds of cause, of a size that lengthens its step by 10 to 100 %, and the noise
 of a measurement. Exact Bayes knows the fit that the truth comes from, its noise, and how sizes are
-drawn. `--traces FILE` also diagnoses the rows of a file, apart by whether `flag` says
-`slow-unexplained`.
+drawn; beside it stands the diagnosis that knows how sizes are drawn, and not the fit.
+`--traces FILE` also diagnoses the rows of a file, apart by whether `flag` says `slow-unexplained`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import numpy as np
 
 from calibration.traces import Cases, read, to_cases
 from dmodel import uncertainty
-from dmodel.diagnose.causes import Beliefs, beliefs
+from dmodel.diagnose.causes import Beliefs, Effect, beliefs
 from dmodel.diagnose.diagnosis import TAIL
 from dmodel.diagnose.posterior import Scaled, Table, posterior, table
 from dmodel.diagnose.responses import OBSERVABLES, Responses, responses
 from dmodel.diagnose.subject import Records, Subject, of_profile
 from dmodel.diagnose.variants import Variants, variants
-from dmodel.profiles import Profile, nearest
+from dmodel.profiles import Profile
 from experiments.bases import Bases
 from experiments.study import arguments, keep, parse, print_lines, print_paths, run, say, tell
 from experiments.study import rows as published_rows
@@ -50,6 +50,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 LONGER = (0.1, 1.0)
 """By what a planted cause lengthens a step [1]."""
+
+DRAWN = Effect(*LONGER, tail=300.0)
+"""What sizes do to a step, as they are drawn."""
 
 RUNS, RUNS_OF_A_CASE = 3000, 5
 TINY = 1e-9
@@ -73,11 +76,12 @@ class Planted(NamedTuple):
 
 class Judged(NamedTuple):
     """Probabilities of families after the measurement, `[run, family]`, and the true ones `[run]`;
-    by the diagnosis, and by exact Bayes."""
+    by the diagnosis, by the diagnosis that is told how sizes are drawn, and by exact Bayes."""
 
     truth: list[str]
     by_time: np.ndarray
     by_parts: np.ndarray
+    told: np.ndarray
     exact: np.ndarray
 
 
@@ -174,10 +178,13 @@ def judged(subject: Subject, truth: Truth, planted: Planted, noise: float) -> Ju
     """The diagnosis of planted runs, and exact Bayes."""
     held = planted_beliefs(planted.possible)
     cases = variants(subject, held.causes)
-    of = table(subject, cases, responses(subject, cases), held)
+    found = responses(subject, cases)
+    of = table(subject, cases, found, held)
     by_time = posterior(of, planted.measured[:, :1], [0]).probability
     every = list(range(len(OBSERVABLES)))
     by_parts = posterior(of, planted.measured, every).probability
+    drawn = table(subject, cases, found, held._replace(effect=DRAWN))
+    told = posterior(drawn, planted.measured[:, :1], [0]).probability
     alike = _alike(truth.table)
     scale = np.full((1, 1, 1), noise**2)
     sharp = alike._replace(
@@ -191,6 +198,7 @@ def judged(subject: Subject, truth: Truth, planted: Planted, noise: float) -> Ju
         planted.family,
         summed(of.names, by_time),
         summed(of.names, by_parts),
+        summed(drawn.names, told),
         summed(alike.names, exact),
     )
 
@@ -275,14 +283,13 @@ def shares(truth: np.ndarray, found: Mapping[str, np.ndarray]) -> list[dict[str,
     names = ["all", *FAMILIES]
     lines = []
     for i, name in enumerate(names):
-        a, b = (
-            np.flatnonzero((truth[s] == i - 1) | (i == 0)) + s.start for s in (time, parts)
-        )
+        a, b = (np.flatnonzero((truth[s] == i - 1) | (i == 0)) + s.start for s in (time, parts))
         lines.append(
             {
                 "cause": name,
                 "runs": len(a),
                 "first by time": _first(truth[a], found["time"][a]),
+                "told how sizes are drawn": _first(truth[a], found["told"][a]),
                 "first by exact Bayes": _first(truth[a], found["exact"][a]),
                 "runs with parts": len(b),
                 "first by parts": _first(truth[b], found["parts"][b]),
@@ -378,6 +385,7 @@ def main() -> None:
     by = {
         "time": np.concatenate([each.by_time for each in found]),
         "parts": np.concatenate([each.by_parts for each in found]),
+        "told": np.concatenate([each.told for each in found]),
         "exact": np.concatenate([each.exact for each in found]),
     }
     lines, bins = shares(truth, by), calibration(truth, by)

@@ -1,4 +1,4 @@
-"""Diagnosis of a run: figures from words, causes as changes of a case, likelihoods, Bayes, tests."""
+"""Diagnosis of a run: figures from words, causes as changes of a case, Bayes, tests that tell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dmodel.diagnose import causes as held_causes
 from dmodel.diagnose.causes import beliefs, cause_named, markdown
 from dmodel.diagnose.diagnosis import TAIL, diagnose
 from dmodel.diagnose.measured import Measured, measured, step_seconds
-from dmodel.diagnose.posterior import NOTICED, Scaled, log_density, posterior, table
+from dmodel.diagnose.posterior import Scaled, log_density, posterior, table
 from dmodel.diagnose.responses import OBSERVABLES, responses
 from dmodel.diagnose.subject import Records, of_profile, stated, subject
 from dmodel.diagnose.telling import is_cause
@@ -87,7 +87,12 @@ def test_tests_read_or_change_numbers_that_a_case_has(cases):
         (["41%mfu"], "mfu", 0.41, {}),
         (["0.41 MFU"], "mfu", 0.41, {}),
         (["405TFLOP/s"], "flops_per_s_per_device", 405e12, {}),
-        (["step=5.2s", "compute=3.9s", "memory=61GB"], "time", 5.2, {"compute": 3.9, "memory": 61e9}),
+        (
+            ["step=5.2s", "compute=3.9s", "memory=61GB"],
+            "time",
+            5.2,
+            {"compute": 3.9, "memory": 61e9},
+        ),
     ],
 )
 def test_figures_are_read(texts, kind, value, beside):
@@ -118,9 +123,6 @@ def test_figures_that_are_none_are_refused(texts, says):
 def test_every_kind_of_figure_means_the_same_step(run):
     cluster, model, plan = run.records
     tokens, devices = 1024 * 8192, 512
-    mfu = float(dmodel.predict(JOB, dmodel.cluster("H100-DGX", 512), LAYOUT).document["step_time_s"])
-    flops = tokens * float(dmodel.catalog.transformer("llama-3-70b", seq_len=8192).n_layers) * 0.0
-    assert flops == 0.0 and mfu > 0.0
     each = {
         "time": 20.0,
         "tokens_per_s": tokens / 20.0,
@@ -129,9 +131,7 @@ def test_every_kind_of_figure_means_the_same_step(run):
     }
     for kind, value in each.items():
         assert step_seconds(Measured(kind, value), cluster, model, plan) == pytest.approx(20.0)
-    one = dmodel.predict(
-        JOB, dmodel.cluster("H100-DGX", 512), LAYOUT, stack="nemo/25.02"
-    )
+    one = dmodel.predict(JOB, dmodel.cluster("H100-DGX", 512), LAYOUT, stack="nemo/25.02")
     own = Measured("mfu", one.document["mfu"]["6N+12Lhs"])
     assert step_seconds(own, cluster, model, plan) == pytest.approx(one.step_time_s)
 
@@ -234,10 +234,10 @@ def test_likelihoods_are_normalized_over_what_may_be_measured(of):
 
 def test_causes_that_cannot_show_are_named_and_not_weighed(of, found):
     assert "no-recomputation" in of.faint and "no-recomputation" not in of.names
-    assert all(abs(change) < np.log1p(NOTICED) for change in of.faint.values())
+    assert all(abs(change) < np.log1p(beliefs().effect.least) for change in of.faint.values())
     for one in of.scaled[1:-1]:
         change = np.abs(one.mean[:, 0] - of.scaled[0].mean[0, 0])
-        assert (change[one.weight > 0.0] >= np.log1p(NOTICED)).all()
+        assert (change[one.weight > 0.0] >= np.log1p(beliefs().effect.least)).all()
 
 
 @pytest.mark.parametrize(
@@ -275,8 +275,9 @@ def test_a_run_as_predicted_is_ordinary(run, found):
 
 def test_verdicts_stand_at_the_ends_of_the_interval(run, found):
     low, high = diagnose(run, Measured("time", float(found.time[0]))).interval
-    at = {x: diagnose(run, Measured("time", x)) for x in (0.99 * low, 1.01 * low, 0.99 * high, 1.01 * high)}
-    assert [d.verdict for d in at.values()] == ["faster", "inside", "inside", "slower"]
+    beside = (0.99 * low, 1.01 * low, 0.99 * high, 1.01 * high)
+    verdicts = [diagnose(run, Measured("time", x)).verdict for x in beside]
+    assert verdicts == ["faster", "inside", "inside", "slower"]
     assert diagnose(run, Measured("time", high)).percentile == pytest.approx(1.0 - TAIL)
 
 
@@ -285,8 +286,11 @@ def test_rates_with_another_batch_say_less_than_times(run, found):
     twice = 2.0 * float(found.time[0])
     by_time = diagnose(run, Measured("time", twice))
     by_rate = diagnose(run, Measured("tokens_per_s", 1024 * 8192 / twice))
-    share = [next(e.probability for e in d.causes if e.name == "other-batch") if any(e.name == "other-batch" for e in d.causes) else 0.0 for d in (by_time, by_rate)]
-    assert share[0] > 0.05 and share[1] < 0.2 * share[0]
+    of_time, of_rate = (
+        {e.name: e.probability for e in d.causes}.get("other-batch", 0.0)
+        for d in (by_time, by_rate)
+    )
+    assert of_time > 0.05 and of_rate < 0.2 * of_time
 
 
 def test_a_utilization_of_the_sparse_peak_is_a_cause_of_utilizations_alone(run):

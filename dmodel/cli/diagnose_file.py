@@ -105,7 +105,9 @@ def _chosen(rows: list[Row], path: Path, line: int | None) -> Row:
     found = [row for row in rows if row.line == line]
     if not found:
         known = ", ".join(str(row.line) for row in rows[:8])
-        raise InputError(f"{path}: no usable row on line {line}; there are rows on lines {known}, …")
+        raise InputError(
+            f"{path}: no usable row on line {line}; there are rows on lines {known}, …"
+        )
     return found[0]
 
 

@@ -54,7 +54,9 @@ def _verdict(d: Document) -> list[str]:
         f"{mfu['peak_flops_per_s'] / 1e12:.4g} TFLOP/s.",
     ]
     terms = sorted(d["breakdown"].items(), key=lambda pair: -pair[1])[:TERMS]
-    listed = ", ".join(f"{n[:-2].replace('_', ' ')} {percent(x / d['predicted'], 0)}" for n, x in terms)
+    listed = ", ".join(
+        f"{n[:-2].replace('_', ' ')} {percent(x / d['predicted'], 0)}" for n, x in terms
+    )
     lines.append(f"The predicted step is {listed}: that much is the plan's own.")
     for name, part in d["parts"].items():
         amount = gib if name == "memory" else seconds
@@ -73,7 +75,9 @@ def _show_causes(d: Document) -> None:
         (c["title"], percent(c["probability"], 0), _signed(c["seconds"]), c["says"]) for c in shown
     ]
     header = ("why", "probability", "explains", "how much")
-    show_table("Causes, each as if it were the only one", header, rows, right="probability|explains")
+    show_table(
+        "Causes, each as if it were the only one", header, rows, right="probability|explains"
+    )
     if away:
         names = ", ".join(f"{c['name']} {percent(c['probability'], 0)}" for c in away)
         show_lines(f"Possible besides, though it alone would do the opposite: {names}.", "")

@@ -118,6 +118,21 @@ class Test(NamedTuple):
     looks: str = ""
 
 
+class Effect(NamedTuple):
+    """How much causes change a step: at least, and usually at most [1]; beyond that a change whose
+    logarithm is x times as large is x^−tail times as probable."""
+
+    least: float
+    usual: float
+    tail: float
+
+    def weight(self, change: np.ndarray) -> np.ndarray:
+        """Prior of sizes by the change of ln t that they make, up to a factor."""
+        size = np.abs(change)
+        beyond = np.maximum(size / np.log1p(self.usual), 1.0)
+        return np.where(size >= np.log1p(self.least), beyond**-self.tail, 0.0)
+
+
 class Beliefs(NamedTuple):
     """All that is held before anything is measured.
 
@@ -126,7 +141,7 @@ class Beliefs(NamedTuple):
         scatter, and of what is no cause of the list.
       scales: Student-t scales of ln(observable) of the latter.
       reading: Student-t scales of a profiler's readings. parts: how much more than compute the
-        parts of a step may be off.
+        parts of a step may be off. effect: prior of sizes by what they do.
     """
 
     causes: tuple[Cause, ...]
@@ -135,6 +150,7 @@ class Beliefs(NamedTuple):
     scales: Mapping[str, float]
     reading: Mapping[str, float]
     parts: Mapping[str, float]
+    effect: Effect
 
     def only(self, probabilities: Mapping[str, float], nothing: float, otherwise: float) -> Beliefs:
         """The same with other probabilities, and only the causes that these name."""
@@ -167,6 +183,7 @@ def beliefs() -> Beliefs:
         scales=table["otherwise"]["scales"],
         reading={name: table["reading"][name] for name in ("compute", "exposed")},
         parts=table["reading"]["parts"],
+        effect=Effect(*(table["effect"][name] for name in Effect._fields)),
     )
 
 

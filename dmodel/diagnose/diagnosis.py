@@ -50,7 +50,7 @@ class Diagnosis(NamedTuple):
         [s]. interval: nine of ten such runs take more than its lower end, and nine of ten less
         than its upper one [s]. percentile: share of such runs that take less than measured [1].
       causes: most likely first; they add up to 1. faint: causes that cannot change this step by
-        `posterior.NOTICED` → the most that they change it by [1].
+        `causes.Effect.least` → the most that they change it by [1].
       parts: of what is known beside the step: measured, predicted, and the share of such runs with
         less. test: the best one overall; None where none tells. terms: of the predicted step by
         cause [s].
@@ -157,9 +157,7 @@ def _ranked(
             more = float(weights @ one.time) - stated
             size = _size(cause, weights, one.size)
             says = _says(cause, size, cases.labels[one.column[int(weights.argmax())]])
-            found.append(
-                Explanation(name, cause.title, probability, more, *size, says, told_by)
-            )
+            found.append(Explanation(name, cause.title, probability, more, *size, says, told_by))
         else:
             title = titles.get(name, held.otherwise[1])
             rest = seconds - stated

@@ -45,7 +45,9 @@ BYTES = {"gb": 1e9, "gib": GIB, "b": 1.0, "mb": 1e6, "mib": 2.0**20}
 BESIDE = {"compute": SECONDS, "exposed": SECONDS, "memory": BYTES}
 """What may be measured beside the step, with its units."""
 
-_AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*(.+)", re.IGNORECASE)
+_AMOUNT = re.compile(
+    r"([0-9][0-9_,]*(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*(.+)", re.IGNORECASE
+)
 
 
 class Measured(NamedTuple):

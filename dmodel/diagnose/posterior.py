@@ -8,7 +8,7 @@ about the model's, with the scale matrix
 the first term what the coefficients leave open; D what the model may be off by in compute, in what
 is exposed and in the rest, sized so that the step as a whole is off by the profile's `misfit`; R
 what a profiler's readings are off by, and the spread of memory. Sizes have a flat prior on their
-scale, where they change the step by `NOTICED`.
+scale, weighed by how much they change the step (`causes.Effect`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dmodel import uncertainty
-from dmodel.diagnose.causes import Beliefs, Size
+from dmodel.diagnose.causes import Beliefs, Effect, Size
 from dmodel.diagnose.measured import RATES, UTILIZATION
 from dmodel.diagnose.responses import LEAST_EXPOSED, OBSERVABLES, Responses
 from dmodel.diagnose.subject import Subject
 from dmodel.diagnose.variants import Variants
-
-NOTICED = 0.05
-"""Change of a step that a cause has to make to be one."""
 
 FINE = 64
 """Sizes over which a cause is integrated [count]."""
@@ -51,8 +48,8 @@ class Table(NamedTuple):
 
     Attributes:
       names: "" for ordinary scatter, causes, "otherwise" last. prior: of each, adds up to 1.
-      scaled: by hypothesis. faint: causes that cannot change the step by `NOTICED` → the most that
-        they change it by.
+      scaled: by hypothesis. faint: causes that cannot change the step by `Effect.least` → the
+        most that they change it by.
     """
 
     names: tuple[str, ...]
@@ -92,7 +89,7 @@ def table(
         if not columns.size:
             continue
         change = mean[columns, 0] - mean[0, 0]
-        one = _spread_out(cause.size, columns, cases, (mean, scale, found), mean[0, 0])
+        one = _spread_out(cause.size, columns, cases, (mean, scale, found), held.effect)
         if one is None:
             faint[cause.name] = float(change[np.argmax(np.abs(change))])
             continue
@@ -130,7 +127,7 @@ def _spread_out(
     columns: np.ndarray,
     cases: Variants,
     shown: tuple[np.ndarray, np.ndarray, Responses],
-    stated: float,
+    effect: Effect,
 ) -> Scaled | None:
     """A cause on the sizes over which it is integrated; None where none of them shows."""
     mean, scale, found = shown
@@ -140,7 +137,7 @@ def _spread_out(
         fine = size.between(FINE)
         pick = _between(size.scaled(cases.size[columns]), size.scaled(fine))
     means = pick @ mean[columns]
-    weight = (np.abs(means[:, 0] - stated) >= np.log1p(NOTICED)).astype(float)
+    weight = effect.weight(means[:, 0] - mean[0, 0])
     if not weight.any():
         return None
     return Scaled(

@@ -78,9 +78,7 @@ def responses(subject: Subject, cases: Variants) -> Responses:
     """Evaluate all variants at all points of the coefficients."""
     terms = _terms(cases, subject.points)
     seconds = _summed(cases, terms)
-    footprint = jax.tree.map(
-        lambda x: np.full(cases.count, float(x)), subject.footprint
-    )
+    footprint = jax.tree.map(lambda x: np.full(cases.count, float(x)), subject.footprint)
     memory = MEMORY(cases.records.model, cases.records.plan, footprint)["memory"]
     memory = np.broadcast_to(memory, (cases.count,))
     least = LEAST_EXPOSED * seconds[0, 0, 0]

@@ -1,5 +1,6 @@
-"""Which test tells causes apart for the least work: expected information over minutes, with what the
-model says that each cause would show."""
+"""Which test tells causes apart for the least work: expected information over minutes.
+
+The model says what each cause would show of each test."""
 
 from __future__ import annotations
 

@@ -97,7 +97,9 @@ def _moved(records: Records, name: str, by: Callable[[Any], Any]) -> Records:
     cluster = records.cluster
     if record == "chip":
         value = by(getattr(cluster.chip, field))
-        return records._replace(cluster=cluster.replace(chip=cluster.chip.replace(**{field: value})))
+        return records._replace(
+            cluster=cluster.replace(chip=cluster.chip.replace(**{field: value}))
+        )
     values = np.array(getattr(cluster.network, field), float)
     for k in _places(level, len(values)):
         values[k] = by(values[k])
