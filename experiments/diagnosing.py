@@ -27,9 +27,9 @@ from dmodel import uncertainty
 from dmodel.diagnose.causes import Beliefs, Effect, beliefs
 from dmodel.diagnose.diagnosis import TAIL
 from dmodel.diagnose.posterior import Scaled, Table, posterior, table
-from dmodel.diagnose.responses import OBSERVABLES, Responses, responses
+from dmodel.diagnose.responses import OBSERVABLES, responses
 from dmodel.diagnose.subject import Records, Subject, of_profile
-from dmodel.diagnose.variants import Variants, variants
+from dmodel.diagnose.variants import variants
 from dmodel.profiles import Profile
 from experiments.bases import Bases
 from experiments.study import arguments, keep, parse, print_lines, print_paths, run, say, tell
@@ -110,11 +110,9 @@ def subject_of(cases: Cases, row: int, profile: Profile) -> Subject:
 
 
 class Truth(NamedTuple):
-    """A case as the truth has it: its variants and what they show, and every cause on its sizes."""
+    """A case as the truth has it: the run, and every cause on its sizes."""
 
     subject: Subject
-    cases: Variants
-    found: Responses
     table: Table
 
 
@@ -136,7 +134,7 @@ def truth_of(subject: Subject, noise: float, held: Beliefs) -> Truth:
             names.append(name)
             prior.append(share)
     share = np.array(prior) / max(sum(prior), 1e-300)
-    return Truth(sure, cases, found, Table(tuple(names), share, tuple(kept), {}))
+    return Truth(sure, Table(tuple(names), share, tuple(kept), {}))
 
 
 def _families(names: Sequence[str]) -> tuple[str, ...]:
@@ -154,14 +152,10 @@ def plant(truth: Truth, count: int, rng: np.random.Generator, held: Beliefs) -> 
         one: Scaled = by_name[name]
         shown.append(one.mean[rng.choice(len(one.size), p=one.weight)])
         families.append(family)
-    noise = rng.standard_t(uncertainty.FREEDOM, (count, 4)) * _noise(truth.subject, held)
+    # of the step its stack's, of the rest a profiler's and a counter's
+    reading = [held.reading["compute"], held.reading["exposed"], truth.subject.memory_spread]
+    noise = rng.standard_t(uncertainty.FREEDOM, (count, 4)) * [truth.subject.misfit, *reading]
     return Planted(families, np.array(shown) + noise, possible)
-
-
-def _noise(subject: Subject, held: Beliefs) -> np.ndarray:
-    """Scales of ln(measured): of the step its stack's, of the rest a profiler's and a counter's."""
-    reading = [held.reading["compute"], held.reading["exposed"], subject.memory_spread]
-    return np.array([subject.misfit, *reading])
 
 
 def summed(names: Sequence[str], probability: np.ndarray) -> np.ndarray:

@@ -17,7 +17,8 @@ from dmodel.errors import InputError
 from dmodel.run import mfu
 from dmodel.sensitivity import elasticities
 from dmodel.smooth import SHARPNESS
-from dmodel.solve import goal, solve
+from dmodel.solve import solve
+from dmodel.solve.goals import goal
 from dmodel.step import memory_use, step_time
 
 JOB, SITE = dmodel.Job("llama-3-8b", 8192, 128), dmodel.cluster("H100-DGX", 64)

@@ -241,11 +241,12 @@ def tests() -> tuple[Test, ...]:
 
 
 def markdown() -> str:
-    """All causes as a Markdown table, for the documentation."""
-    held = beliefs()
-    lines = ["| cause | probability before | size | why |", "| --- | --- | --- | --- |"]
-    for name, (probability, title) in (("", held.nothing), ("", held.otherwise)):
-        lines.append(f"| {title}{name} | {probability:.0%} | | {_why(title)} |")
+    """All hypotheses as a Markdown table, for the documentation."""
+    held, file = beliefs(), _table()
+    lines = ["| hypothesis | before | sizes | why |", "| --- | --- | --- | --- |"]
+    for name in ("nothing", "otherwise"):
+        one = file[name]
+        lines.append(f"| {name}: {one['title']} | {one['probability']:.0%} | | {one['why']} |")
     for each in held.causes:
         source = f" ({each.source}, {each.date})" if each.source else ""
         lines.append(
@@ -253,11 +254,6 @@ def markdown() -> str:
             f"{each.why}{source} |"
         )
     return "\n".join(lines)
-
-
-def _why(title: str) -> str:
-    table = _table()
-    return next(table[k]["why"] for k in ("nothing", "otherwise") if table[k]["title"] == title)
 
 
 def _range(size: Size) -> str:
