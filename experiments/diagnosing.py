@@ -1,4 +1,4 @@
-"""Causes of slow runs are found: by the step time as well as can be, by its parts most often.
+"""Planted causes of slow runs are found, and stated probabilities are right.
 
 Claim: of planted causes, `dmodel diagnose` puts the right one first as often as exact Bayes where
 only the step time is measured (within 5 points), and first in 60 %, among the first three in 90 %,

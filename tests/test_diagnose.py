@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from math import exp, log
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -344,6 +345,18 @@ def test_other_chips_and_releases_are_readings_of_the_question(run):
     job = ask(words, None)
     other = subject(stated(job, laid(job, {})))
     assert all("megatron-bridge/" in o.label for o in other.others["releases"])
+
+
+def test_what_a_figure_reads_is_explained_in_seconds_that_it_would_seem_to_take(run, found):
+    told = Measured("mfu", 0.26)
+    each = {e.name: e for e in diagnose(run, told).causes}
+    peak = each["other-peak"]
+    assert peak.seconds == pytest.approx(found.time[0] * (peak.size - 1.0))
+
+
+def test_the_documents_have_the_table_of_causes():
+    path = Path(__file__).parents[1] / "docs" / "diagnosing.md"
+    assert markdown() in path.read_text(encoding="utf-8")
 
 
 def test_a_profile_without_a_covariance_is_refused(run):

@@ -40,7 +40,7 @@ def show(d: Document) -> None:
 
 def _verdict(d: Document) -> list[str]:
     low, high = d["interval"]
-    more = 100.0 * (d["ratio"] - 1.0)
+    more = 100.0 * (d["ratio"] - 1.0) + 0.0
     than = percent(d["percentile"]) if d["percentile"] >= 0.5 else percent(1.0 - d["percentile"])
     side = "longer" if d["percentile"] >= 0.5 else "less time"
     mfu = d["mfu"]

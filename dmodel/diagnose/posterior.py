@@ -31,9 +31,13 @@ FINE = 64
 
 
 class Scaled(NamedTuple):
-    """One hypothesis on its sizes: what it would show, `[size, 4]`, how sure that is `[size, 4,
-    4]`, the sizes and their prior weights `[size]`, which add up to 1, and seconds of a step
-    there."""
+    """One hypothesis on its sizes.
+
+    Attributes:
+      mean, scale: ln of what it would show, `[size, 4]`, and how sure that is `[size, 4, 4]`.
+      size: the sizes; weight: their prior, which adds up to 1, `[size]`.
+      time: seconds that the step would seem to take, `[size]`. column: the nearest variant.
+    """
 
     mean: np.ndarray
     scale: np.ndarray
@@ -83,13 +87,13 @@ def table(
     mean = found.mean.copy()
     mean[:, 0] += apparent(found, kind)
     scale = found.cov + _own(subject, found, held)
-    names, prior, parts, faint = [NOTHING], [held.nothing[0]], [_at(mean, scale, found, 0)], {}
+    names, prior, parts, faint = [NOTHING], [held.nothing[0]], [_at(mean, scale, 0)], {}
     for i, cause in enumerate(held.causes):
         columns = np.flatnonzero(cases.cause == i)
         if not columns.size:
             continue
         change = mean[columns, 0] - mean[0, 0]
-        one = _spread_out(cause.size, columns, cases, (mean, scale, found), held.effect)
+        one = _spread_out(cause.size, columns, cases, (mean, scale), held.effect)
         if one is None:
             faint[cause.name] = float(change[np.argmax(np.abs(change))])
             continue
@@ -117,20 +121,21 @@ def _own(subject: Subject, found: Responses, held: Beliefs) -> np.ndarray:
     return spread @ spread.T + np.diag(reading**2)
 
 
-def _at(mean: np.ndarray, scale: np.ndarray, found: Responses, column: int) -> Scaled:
+def _at(mean: np.ndarray, scale: np.ndarray, column: int) -> Scaled:
     at = slice(column, column + 1)
-    return Scaled(mean[at], scale[at], np.ones(1), np.ones(1), found.time[at], np.array([column]))
+    time = np.exp(mean[at, 0])
+    return Scaled(mean[at], scale[at], np.ones(1), np.ones(1), time, np.array([column]))
 
 
 def _spread_out(
     size: Size,
     columns: np.ndarray,
     cases: Variants,
-    shown: tuple[np.ndarray, np.ndarray, Responses],
+    shown: tuple[np.ndarray, np.ndarray],
     effect: Effect,
 ) -> Scaled | None:
     """A cause on the sizes over which it is integrated; None where none of them shows."""
-    mean, scale, found = shown
+    mean, scale = shown
     if size.is_listed:
         fine, pick = cases.size[columns], np.eye(len(columns))
     else:
@@ -145,7 +150,7 @@ def _spread_out(
         scale=np.einsum("fg,gij->fij", pick, scale[columns]),
         size=fine,
         weight=weight / weight.sum(),
-        time=np.exp(pick @ np.log(found.time[columns])),
+        time=np.exp(means[:, 0]),
         column=columns[pick.argmax(1)],
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dmodel import uncertainty
 from dmodel.asked import Asked
-from dmodel.catalog.chips import generation
+from dmodel.catalog.chips import chip, generation
 from dmodel.catalog.facts import release_of
 from dmodel.catalog.loader import known_name, table
 from dmodel.errors import InputError
@@ -111,8 +111,8 @@ def stated(asked: Asked, found: Resolved) -> Stated:
 def subject(run: Stated) -> Subject:
     """A run, with what else it might be."""
     records = Records(run.found.cluster, run.found.model, run.found.plan)
-    others = {"releases": _releases(run), "chips": _chips(run)}
-    kept = {name: _alike(each, records) for name, each in others.items()}
+    others = {"releases": _releases(run, records), "chips": _chips(run, records)}
+    kept = {name: _unlike(each, records) for name, each in others.items()}
     return of_profile(records, run.profile, run.accelerator, run.stack, kept)
 
 
@@ -120,7 +120,7 @@ MOST = 4
 """Other readings of a kind that are looked at: the nearest."""
 
 
-def _releases(run: Stated) -> list[tuple[str, Question]]:
+def _releases(run: Stated, records: Records) -> list[Other]:
     """The same question of other releases of its stack, the newest first."""
     question, stack = run.question, run.question.stack
     if not run.stack or stack.release is None:
@@ -128,32 +128,40 @@ def _releases(run: Stated) -> list[tuple[str, Question]]:
     names = [*run.profile.stacks, *run.profile.offsets["stack"]]
     own = [n for n in dict.fromkeys(names) if n.partition("/")[0] == stack.id and n != stack.name]
     dated = [(found, n) for n in own if (found := release_of(n.partition("/")[2])) is not None]
-    near = sorted(dated, reverse=True)
-    return [(n, changed(question, {"stack": n})) for _, n in near]
-
-
-def _chips(run: Stated) -> list[tuple[str, Question]]:
-    """The same question of other chips of the same generation, those with other peaks."""
-    mine = run.accelerator
-    if known_name("chips", mine) is None:
-        return []
-    every = [n for n in table("chips") if n != mine and generation(n) == generation(mine)]
-    apart = run.question._replace(system="")
-    return [(n, changed(apart, {"accelerator": n})) for n in every]
-
-
-def _alike(questions: list[tuple[str, Question]], stated: Records) -> tuple[Other, ...]:
-    """Readings that can be answered, are of other numbers than the stated one, and of its
-    structure; a chip is put into the stated network."""
-    found: list[Other] = []
-    known = [_numbers(stated)]
-    for label, question in questions:
+    found = []
+    for _, name in sorted(dated, reverse=True):
         try:
-            other = resolve(question)
+            other = resolve(changed(question, {"stack": name}))
         except InputError:
             continue
-        cluster = stated.cluster.replace(chip=other.cluster.chip)
-        records = Records(cluster, other.model.replace(order=()), other.plan)
+        found.append(Other(name, Records(records.cluster, other.model, other.plan)))
+    return found
+
+
+def _chips(run: Stated, records: Records) -> list[Other]:
+    """The same plan on other chips of the same generation, in the stated network."""
+    mine, cluster = run.accelerator, records.cluster
+    if known_name("chips", mine) is None:
+        return []
+    found = []
+    for name in table("chips"):
+        if name == mine or generation(name) != generation(mine):
+            continue
+        try:
+            other = cluster.replace(chip=chip(name, run.question.text("precision") or "bf16"))
+        except InputError:
+            continue
+        found.append(Other(name, records._replace(cluster=other)))
+    return found
+
+
+def _unlike(others: list[Other], stated: Records) -> tuple[Other, ...]:
+    """Readings that are of other numbers than the stated one and each other, and of its
+    structure."""
+    found: list[Other] = []
+    known = [_numbers(stated)]
+    for label, records in others:
+        records = records._replace(model=records.model.replace(order=()))
         if _structure(records) != _structure(stated) or _numbers(records) in known:
             continue
         known.append(_numbers(records))
@@ -162,9 +170,9 @@ def _alike(questions: list[tuple[str, Question]], stated: Records) -> tuple[Othe
 
 
 def _numbers(records: Records) -> list[float]:
-    """What decides time and memory."""
-    chip = records.cluster.chip
-    rates = (chip.flops_per_s, chip.attention_flops_per_s, chip.hbm_bytes_per_s, chip.hbm_bytes)
+    """What decides time and memory, the network aside."""
+    each = records.cluster.chip
+    rates = (each.flops_per_s, each.attention_flops_per_s, each.hbm_bytes_per_s, each.hbm_bytes)
     return [float(x) for x in (*rates, *jax.tree.leaves((records.model, records.plan)))]
 
 
