@@ -1,9 +1,9 @@
 """Planted causes of slow runs are found, and stated probabilities are right.
 
-Claim: of planted causes, `dmodel diagnose` puts the right one first as often as exact Bayes where
-only the step time is measured (within 5 points), and first in 60 %, among the first three in 90 %,
-where compute, exposed communication and memory are measured too; its probabilities are right
-within 10 points.
+Claim: where compute, exposed communication and memory are measured beside the step, `dmodel
+diagnose` puts the planted kind of cause first in 60 % of runs and among the first three in 90 %;
+from the step time alone as often as Bayes can that does not know the truth's coefficients; and
+its probabilities are right within 10 points.
 
 The sources of the published table are halved. The truth of a run comes from a fit to the half that
 has its source, the diagnosis from a fit to the other half, which has never seen the source. Each
