@@ -1,9 +1,9 @@
 """A differentiable model of distributed transformer training: step time, memory, energy and cost.
 
-Nouns: `Job`, `cluster`, `Layout`; verbs over them: `predict`, `design`, `fit`, `evaluate`. A
-prediction has its numbers as a `Case`, of which `step_time` and `memory_use` are pure functions,
-differentiable in every leaf. Everything counts in float64: call `enable_float64()` before
-differentiating by hand.
+Nouns: `Job`, `cluster`, `Layout`; verbs over them: `predict`, `diagnose`, `solve`, `design`,
+`fit`, `evaluate`. A prediction has its numbers as a `Case`, of which `step_time` and `memory_use`
+are pure functions, differentiable in every leaf. Everything counts in float64: call
+`enable_float64()` before differentiating by hand.
 
 Importing the package loads nothing: each name brings what it needs when it is first used.
 """
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
         Job,
         cluster,
         design,
+        diagnose,
         evaluate,
         fit,
         memory_use,
         predict,
         sensitivity,
+        solve,
         step_time,
     )
     from dmodel.breakdown import Breakdown
@@ -51,6 +53,7 @@ __all__ = [
     "catalog",
     "cluster",
     "design",
+    "diagnose",
     "enable_float64",
     "evaluate",
     "fit",
@@ -58,14 +61,15 @@ __all__ = [
     "predict",
     "profiles",
     "sensitivity",
+    "solve",
     "stack",
     "step_time",
 ]
 
 _NAMES = {
     "dmodel.api": (
-        *("Job", "cluster", "design", "evaluate", "fit", "memory_use", "predict", "sensitivity"),
-        "step_time",
+        *("Job", "cluster", "design", "diagnose", "evaluate", "fit", "memory_use", "predict"),
+        *("sensitivity", "solve", "step_time"),
     ),
     "dmodel.breakdown": ("Breakdown",),
     "dmodel.catalog": ("catalog",),

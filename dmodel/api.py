@@ -7,7 +7,7 @@ here.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from calibration.traces import TraceTable
     from dmodel.cost.memory import Memory
     from dmodel.design import Design
+    from dmodel.diagnose.diagnosis import Diagnosis
     from dmodel.sensitivity import Elasticities
+    from dmodel.solve import Solution
 
 
 class Job(NamedTuple):
@@ -159,6 +161,69 @@ def predict(
     words = question(job, cluster, layout, stack=stack, precision=precision, overrides=overrides)
     asked = ask(words, profile)
     return prediction(asked, laid(asked, {}))
+
+
+def diagnose(
+    job: Job,
+    cluster: Site,
+    layout: Layout | None = None,
+    *,
+    measured: str | Sequence[str],
+    stack: str = "",
+    precision: str = "",
+    overrides: Mapping[str, Any] | None = None,
+    profile: str | Profile | None = None,
+) -> Diagnosis:
+    """Whether a measured throughput is what such runs have; and if not, why.
+
+    Args:
+      layout, stack, precision, overrides, profile: as of `predict`: how the run was meant.
+      measured: a figure of the step ("5.2s", "6785tok/s/gpu", "41%mfu"), and as further texts what
+        is known beside it ("compute=3.9s", "exposed=0.6s", "memory=61GB").
+
+    Raises:
+      InputError: what is missing, unknown, or does not divide; a figure that is none.
+    """
+    from dmodel.diagnose.diagnosis import diagnose as diagnosed
+    from dmodel.diagnose.measured import measured as figures
+    from dmodel.diagnose.subject import stated, subject
+
+    enable_float64()
+    known = figures([measured] if isinstance(measured, str) else measured, "measured")
+    words = question(job, cluster, layout, stack=stack, precision=precision, overrides=overrides)
+    asked = ask(words, profile)
+    return diagnosed(subject(stated(asked, laid(asked, {}))), known)
+
+
+def solve(
+    job: Job,
+    cluster: Site,
+    layout: Layout | None = None,
+    *,
+    input: str,
+    such_that: str,
+    between: tuple[float, float] | None = None,
+    stack: str = "",
+    precision: str = "",
+    overrides: Mapping[str, Any] | None = None,
+    profile: str | Profile | None = None,
+) -> Solution:
+    """All values of one input at which an output of the plan is as wanted; or why there is none.
+
+    Args:
+      layout, stack, precision, overrides, profile: as of `predict`.
+      input: a name of the one name space, or of hardware ("bandwidth.inter"); see `dmodel.solve`.
+      such_that: "mfu=45%", "step_time=5s", "memory=70GB", ….
+      between: range of the input; None = a usual one.
+
+    Raises:
+      InputError: what is missing, unknown, or does not divide.
+    """
+    from dmodel.solve import solve as solved
+
+    enable_float64()
+    words = question(job, cluster, layout, stack=stack, precision=precision, overrides=overrides)
+    return solved(ask(words, profile), input, such_that, between)
 
 
 def design(

@@ -18,7 +18,7 @@ from calibration.traces import Cases
 from dmodel.profiles import Profile, load, save
 from experiments.study import say
 
-OUTSIDE = ("cli/", "report/", "design/", "theory/", "collect/", "profiles/data/")
+OUTSIDE = ("cli/", "report/", "design/", "diagnose/", "theory/", "collect/", "profiles/data/")
 """Parts of the packages that no fit depends on."""
 
 QUICK = ("megatron-sc21-t1",)

@@ -56,7 +56,7 @@ WORDS = QUESTION | {"question", "checks", "recomputation", "shape", "settings", 
 WORDS |= {"adapters", "counted", "described", "deciding", "laid_out", "machine", "varying", "asked"}
 """From words to records, and what stands on nothing above it."""
 
-ANSWERS = {"prediction", "explain", "searching", "api"}
+ANSWERS = {"prediction", "explain", "searching", "api", "diagnose", "solve"}
 
 ALLOWED: dict[str, set[str]] = {
     **dict.fromkeys(LIGHT, set()),
@@ -113,7 +113,9 @@ ALLOWED: dict[str, set[str]] = {
     "explain": WORDS | BELOW_RUN | {"terms", "uncertainty", "prediction"},
     "searching": WORDS | BELOW_RUN | {"run", "sweep", "design"},
     "called": BELOW_RUN | {"recorded"},
-    "api": WORDS | BELOW_REPORT | {"prediction", "searching"},
+    "diagnose": WORDS | BELOW_RUN | {"run", "recorded", "uncertainty"},
+    "solve": WORDS | BELOW_RUN | {"run", "recorded", "sensitivity"},
+    "api": WORDS | BELOW_REPORT | {"prediction", "searching", "diagnose", "solve"},
     "flattened": BASE,
     "entries": set(),
     "structures": set(),

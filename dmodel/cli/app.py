@@ -24,6 +24,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 COMMANDS = {
     "predict": "Step times of the rows of a trace file, or of one plan.",
+    "diagnose": "Is a throughput normal, and if not, why?",
+    "solve": "The input at which an output is as wanted.",
     "collect": "Measure this machine: micro-benchmarks and steps.",
     "import": "Turn logs and profiles into a table of measurements.",
     "fit": "Fit a profile to measured step times.",

@@ -1,0 +1,168 @@
+"""Published rows that are most like a run: what others have measured, and who says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import hypot, log
+from typing import Any, NamedTuple
+
+from calibration.traces.files import lines
+from calibration.traces.published import PUBLISHED
+from calibration.traces.questions import completed
+from calibration.traces.reader import measured_time
+from calibration.traces.table import Row
+from dmodel.catalog.chips import generation
+from dmodel.catalog.loader import known_name
+from dmodel.profiles import family
+
+SIZES = {
+    "n_layers": 1.0,
+    "d_model": 1.0,
+    "n_experts": 0.5,
+    "seq_len": 1.0,
+    "n_accel": 0.5,
+    "tp": 1.0,
+    "pp": 1.0,
+    "cp": 1.0,
+    "ep": 0.5,
+    "micro_batch": 1.0,
+    "global_batch": 0.5,
+}
+"""Columns whose logarithms tell runs apart, and how much each counts."""
+
+WORDS = {"accelerator": 1.0, "stack": 0.7, "precision": 1.0, "recompute": 0.5}
+"""Columns of words, and how far apart two that differ are."""
+
+BLANK = 0.3
+"""Distance of a column that one of the two leaves blank."""
+
+
+class Neighbour(NamedTuple):
+    """A published run.
+
+    Attributes:
+      distance: from the run asked about; 1 = a factor of e in one size.
+      tokens_per_s_per_device: measured. step_time_s: measured [s].
+      mfu: as its source reports it, or None.
+      layout: in words. url, license: of the source. differs: columns that are not alike, with both
+        values.
+    """
+
+    model: str
+    accelerator: str
+    devices: int
+    stack: str
+    layout: str
+    step_time_s: float
+    tokens_per_s_per_device: float
+    mfu: float | None
+    distance: float
+    differs: dict[str, list[Any]]
+    source: str
+    url: str
+    license: str
+
+
+def neighbours(columns: Mapping[str, Any], count: int = 3) -> list[Neighbour]:
+    """The nearest rows of the shipped table on chips of one generation, at most one of a
+    configuration.
+
+    Args:
+      columns: of the run, by name; degrees that are missing count as 1.
+    """
+    chip = known_name("chips", str(columns.get("accelerator", "")))
+    if chip is None or count < 1:
+        return []
+    rows = [row for row in lines(PUBLISHED).rows if _is_kin(row, chip)]
+    whole = [row for row in map(completed, rows) if _is_whole(row)]
+    pairs = [(_apart(columns, row), row) for row in whole]
+    pairs.sort(key=lambda pair: pair[0])
+    found, seen = [], set()
+    for distance, row in pairs:
+        key = (row.text("source"), _layout(row), row.text("model"), row.text("n_accel"))
+        if key not in seen:
+            seen.add(key)
+            found.append(_neighbour(columns, row, distance))
+        if len(found) == count:
+            break
+    return found
+
+
+def _is_kin(row: Row, chip: str) -> bool:
+    """Whether it ran on a chip of the same generation, and is a run, not a sum of parts."""
+    name = known_name("chips", row.text("accelerator"))
+    alike = name is not None and generation(name) == generation(chip)
+    return alike and "composed" not in row.flags
+
+
+def _is_whole(row: Row) -> bool:
+    """Whether it says how much it trained, and how fast."""
+    return bool(row.number("global_batch") and row.number("seq_len") and measured_time(row))
+
+
+def _size(value: Any, name: str) -> float | None:
+    if value in (None, ""):
+        return 1.0 if name in ("tp", "pp", "cp", "ep", "n_experts") else None
+    return max(float(value), 1e-9)
+
+
+def _apart(columns: Mapping[str, Any], row: Row) -> float:
+    """Distance between a run and a row."""
+    total = 0.0
+    for name, weight in SIZES.items():
+        one, other = _size(columns.get(name), name), _size(row.number(name), name)
+        gap = BLANK if one is None or other is None else log(one / other)
+        total = hypot(total, weight * gap)
+    for name, weight in WORDS.items():
+        one, other = _word(columns.get(name), name), _word(row.text(name), name)
+        total = hypot(total, 0.0 if one == other else weight)
+    return total
+
+
+def _word(value: Any, name: str) -> str:
+    text = str(value or "").lower()
+    if name == "stack":
+        return family(text)
+    if name == "accelerator":
+        return known_name("chips", text) or text
+    return text or {"precision": "bf16"}.get(name, "")
+
+
+def _layout(row: Row) -> str:
+    shown = ("tp", "cp", "ep", "pp", "dp", "interleave", "micro_batch", "global_batch")
+    parts = [f"{n} {row.number(n):g}" for n in shown if row.number(n) not in (None, 1.0)]
+    recompute = row.text("recompute")
+    return " · ".join([*parts, *([f"recompute {recompute}"] if recompute else [])])
+
+
+def _differs(columns: Mapping[str, Any], row: Row) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for name in SIZES:
+        one, other = _size(columns.get(name), name), _size(row.number(name), name)
+        if one is not None and other is not None and abs(log(one / other)) > 1e-6:
+            found[name] = [one, other]
+    for name in WORDS:
+        one, other = _word(columns.get(name), name), _word(row.text(name), name)
+        if one != other:
+            found[name] = [one, other]
+    return found
+
+
+def _neighbour(columns: Mapping[str, Any], row: Row, distance: float) -> Neighbour:
+    seconds = measured_time(row) or float("nan")
+    tokens = row.known("global_batch") * row.known("seq_len")
+    return Neighbour(
+        model=row.text("model"),
+        accelerator=row.accelerator,
+        devices=int(row.known("n_accel")),
+        stack=row.stack,
+        layout=_layout(row),
+        step_time_s=seconds,
+        tokens_per_s_per_device=tokens / seconds / row.known("n_accel"),
+        mfu=row.number("mfu_reported"),
+        distance=distance,
+        differs=_differs(columns, row),
+        source=row.text("source"),
+        url=row.text("url"),
+        license=row.text("license"),
+    )

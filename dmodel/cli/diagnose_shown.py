@@ -1,0 +1,145 @@
+"""A diagnosis as people read it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dmodel.cli.output import Document, digits, gib, percent, seconds, show_lines, show_table
+
+LEAST = 0.01
+"""Probability from which a cause is shown."""
+
+MOST = 8
+"""Causes in the table, at most."""
+
+TERMS = 6
+"""Terms of the predicted step that are told."""
+
+VERDICT = {
+    "inside": "inside what such runs take",
+    "slower": "SLOWER than such runs",
+    "faster": "FASTER than such runs",
+}
+
+
+def show(d: Document) -> None:
+    """Verdict, causes, what to do next, published runs."""
+    from dmodel.cli.question import short
+
+    show_lines(
+        f"{d['model']}, {d['seq_len']} tokens, batch {d['plan']['global_batch']}, on "
+        f"{d['devices']} × {d['accelerator']}: {short(d['plan'])}",
+        "",
+        *_verdict(d),
+        "",
+    )
+    _show_causes(d)
+    _show_next(d)
+    _show_neighbours(d)
+
+
+def _verdict(d: Document) -> list[str]:
+    low, high = d["interval"]
+    more = 100.0 * (d["ratio"] - 1.0) + 0.0
+    than = percent(d["percentile"]) if d["percentile"] >= 0.5 else percent(1.0 - d["percentile"])
+    side = "longer" if d["percentile"] >= 0.5 else "less time"
+    mfu = d["mfu"]
+    lines = [
+        f"Measured {seconds(d['measured'])} a step, predicted {seconds(d['predicted'])} "
+        f"({more:+.0f} %): {VERDICT[d['verdict']]}.",
+        f"Nine of ten such runs take less than {seconds(high)}, nine of ten more than "
+        f"{seconds(low)}; this one takes {side} than {than} of them.",
+        f"That is {digits(d['tokens_per_s_per_device'], 4)} tokens/s per device, MFU "
+        f"{percent(mfu['value'])} ({mfu['convention']}) of a dense peak of "
+        f"{mfu['peak_flops_per_s'] / 1e12:.4g} TFLOP/s.",
+    ]
+    terms = sorted(d["breakdown"].items(), key=lambda pair: -pair[1])[:TERMS]
+    listed = ", ".join(
+        f"{n[:-2].replace('_', ' ')} {percent(x / d['predicted'], 0)}" for n, x in terms
+    )
+    lines.append(f"The predicted step is {listed}: that much is the plan's own.")
+    for name, part in d["parts"].items():
+        amount = gib if name == "memory" else seconds
+        lines.append(
+            f"{name.capitalize()}: measured {amount(part['measured'])}, predicted "
+            f"{amount(part['predicted'])}; {percent(part['percentile'], 0)} of such runs have less."
+        )
+    return lines
+
+
+def _show_causes(d: Document) -> None:
+    likely = [c for c in d["causes"] if c["probability"] >= LEAST]
+    away = [c for c in likely if c["says"] and c["seconds"] * (d["ratio"] - 1.0) < 0.0]
+    shown = [c for c in likely if c not in away][:MOST]
+    rows = [
+        (c["title"], percent(c["probability"], 0), _signed(c["seconds"]), c["says"]) for c in shown
+    ]
+    header = ("why", "probability", "explains", "how much")
+    show_table(
+        "Causes, each as if it were the only one", header, rows, right="probability|explains"
+    )
+    if away:
+        names = ", ".join(f"{c['name']} {percent(c['probability'], 0)}" for c in away)
+        show_lines(f"Possible besides, though it alone would do the opposite: {names}.", "")
+    told = [c for c in shown if c["test"] is not None and c["size"] is not None]
+    if told:
+        lines = [f"  {c['title']}: {_outcome(c['test'])}" for c in told]
+        show_lines("The cheapest test that tells of each:", *lines, "")
+
+
+def _signed(x: float) -> str:
+    return f"{'−' if x < 0 else '+'}{seconds(abs(x))}"
+
+
+def _amount(value: float, unit: str) -> str:
+    return seconds(value) if unit == "s" else f"{value:.2g}"
+
+
+def _outcome(test: dict[str, Any]) -> str:
+    unit, other = test["unit"], test["otherwise"]["expected"]
+    return (
+        f"{test['name']} ({test['minutes']:g} min): {test['looks']} "
+        f"{_amount(test['expected'], unit)} if so, else {_amount(other, unit)}"
+    )
+
+
+def _show_next(d: Document) -> None:
+    test = d["test"]
+    if test is None:
+        return
+    titles = {c["name"]: c["title"] for c in d["causes"]}
+    show_lines(
+        f"Next, for {digits(test['bits'])} bits in {test['minutes']:g} minutes: {test['does']}.",
+        f"  {test['looks']}, if",
+        *(
+            f"    {_amount(value, test['unit'])}: {titles[name]}"
+            for name, value in test["expected"].items()
+        ),
+        "",
+    )
+    if d["cannot"]:
+        names = ", ".join(f"{n} ({100.0 * x:+.1f} %)" for n, x in d["cannot"].items())
+        show_lines(f"Too small here to matter, at most: {names}.", "")
+
+
+def _show_neighbours(d: Document) -> None:
+    rows = [
+        (
+            f"{n['model']}, {n['devices']} × {n['accelerator']}",
+            n["layout"],
+            seconds(n["step_time_s"]),
+            digits(n["tokens_per_s_per_device"], 4),
+            "" if n["mfu"] is None else percent(n["mfu"]),
+            f"{n['distance']:.2g}",
+            f"{n['stack']}; {n['url']}",
+        )
+        for n in d["neighbours"]
+    ]
+    if rows:
+        header = ("run", "layout", "step", "tokens/s/device", "MFU", "distance", "source")
+        show_table(
+            "Published runs most like it (distance 1 = a factor of e in one size)",
+            header,
+            rows,
+            right="step|tokens/s/device|MFU|distance",
+        )

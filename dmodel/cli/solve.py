@@ -1,0 +1,132 @@
+"""`dmodel solve`: at which value of an input an output of a plan is as wanted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dmodel.cli.compiled import ready
+from dmodel.cli.options import Degrees, Job, Json, takes
+from dmodel.cli.output import (
+    Document,
+    deliver,
+    digits,
+    gib,
+    percent,
+    say,
+    seconds,
+    show_lines,
+    show_table,
+    stop,
+)
+
+if TYPE_CHECKING:
+    from dmodel.solve import Solution
+
+Input = Annotated[
+    str,
+    typer.Option(
+        "--for",
+        metavar="INPUT",
+        help=(
+            "A name of --set (seq_len, global_batch, recompute_layers, …), a number of hardware "
+            "(bandwidth.inter, chip.flops_per_s, …) as dmodel sensitivity lists them, devices, "
+            "or a degree."
+        ),
+    ),
+]
+Goal = Annotated[
+    str,
+    typer.Option(
+        "--such-that",
+        metavar="OUTPUT=VALUE",
+        help=(
+            "step_time=5s, mfu=45%, tokens_per_s=1e6, tokens_per_s_per_device=900, memory=70GB, "
+            "days=30 (until the loss of 20 tokens per parameter), dollars_per_token=…, …"
+        ),
+    ),
+]
+Between = Annotated[
+    tuple[float, float] | None,
+    typer.Option(
+        metavar="LOW HIGH",
+        help="Range of the input, SI; default: a hundredth to a hundred times of what it is.",
+    ),
+]
+
+
+@takes(job=Job, degrees=Degrees)
+def command(
+    *,
+    name: Input,
+    such_that: Goal,
+    between: Between = None,
+    json: Json = False,
+    job: Job,
+    degrees: Degrees,
+) -> None:
+    """All values of one input at which an output of the plan is as wanted; exit 1 where there is
+    none, and why."""
+    from dmodel.cli.question import question_of
+
+    question = question_of(job, degrees)
+    ready()
+    from dmodel.asked import ask, laid, provenance
+    from dmodel.cli.question import plan_document
+    from dmodel.solve import solve
+
+    asked = ask(question, job.profile)
+    found = solve(asked, name, such_that, between)
+    say(provenance(asked))
+    plan = plan_document(laid(asked, {}).plan)
+    document: Document = {**asked.document(), "plan": plan, **found.document}
+    deliver(document, json, lambda d: _show(d, found))
+    if not found.found:
+        stop(1)
+
+
+def _show(d: Document, found: Solution) -> None:
+    from dmodel.cli.question import short, title
+
+    low, high = found.between
+    show_lines(
+        f"{title(d)}: {short(d['plan'])}",
+        f"{found.output} = {_output(found.output, found.now)} at {found.input} = "
+        f"{digits(found.at, 4)} (SI), as stated",
+        "",
+    )
+    if not found.found:
+        show_lines(f"None: {found.why_none}.")
+        return
+    rows = [
+        (
+            digits(root.value, 6),
+            f"{root.value / found.at:.4g}" if found.at else "",
+            _output(found.output, root.output),
+            "" if root.slope is None else f"{root.slope:+.3f}",
+            seconds(root.step_time_s),
+            gib(root.memory_bytes),
+            "yes" if root.fits else "NO",
+        )
+        for root in found.roots
+    ]
+    header = (found.input, "over stated", found.output, "elasticity", "step", "memory", "fits")
+    wanted = _output(found.output, found.wanted)
+    show_table(
+        f"Where {found.output} is {wanted}, between {digits(low)} and {digits(high)}",
+        header,
+        rows,
+        right="|".join(header),
+    )
+    if any(not root.exact for root in found.roots):
+        tried = ", ".join(f"{v:g}: {_output(found.output, y)}" for v, y in found.tried.items())
+        show_lines(f"Whole numbers only: the nearest where it passes. Tried: {tried}.")
+
+
+def _output(name: str, value: float) -> str:
+    if name == "mfu":
+        return percent(value)
+    if name == "memory":
+        return gib(value)
+    return seconds(value) if name in ("step_time", "time_to_loss") else digits(value, 4)

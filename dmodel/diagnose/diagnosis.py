@@ -1,0 +1,251 @@
+"""Is a run's throughput what such runs have; and if not, why: the answer."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dmodel import uncertainty
+from dmodel.diagnose.causes import Beliefs, Cause, beliefs
+from dmodel.diagnose.measured import Measured, step_seconds
+from dmodel.diagnose.posterior import NOTHING, Posterior, Table, posterior, table
+from dmodel.diagnose.responses import LEAST_EXPOSED, OBSERVABLES, Responses, responses
+from dmodel.diagnose.subject import Subject
+from dmodel.diagnose.telling import Seen, Told, best_for, is_cause, told
+from dmodel.diagnose.variants import Variants, variants
+
+INSIDE, SLOWER, FASTER = "inside", "slower", "faster"
+
+TAIL = 0.1
+"""Share of such runs beyond each end of the interval: who is there is told so."""
+
+
+class Explanation(NamedTuple):
+    """One hypothesis after the measurement.
+
+    Attributes:
+      name, title: a short name, and a line. probability: after the measurement [1].
+      seconds: of the step that it explains: what the case with it takes more than without.
+      size: how large it is where it is the cause, spread: standard deviation; None of what has no
+        size. says: the size in words, "" for none.
+      test: what to do to find out; None where no test tells.
+    """
+
+    name: str
+    title: str
+    probability: float
+    seconds: float
+    size: float | None
+    spread: float | None
+    says: str
+    test: dict[str, Any] | None
+
+
+class Diagnosis(NamedTuple):
+    """The answer about one run.
+
+    Attributes:
+      verdict: "inside", "slower" or "faster", by the interval. measured_s, predicted_s: of a step
+        [s]. interval: nine of ten such runs take more than its lower end, and nine of ten less
+        than its upper one [s]. percentile: share of such runs that take less than measured [1].
+      causes: most likely first; they add up to 1. faint: causes that cannot change this step by
+        `causes.Effect.least` → the most that they change it by [1].
+      parts: of what is known beside the step: measured, predicted, and the share of such runs with
+        less. test: the best one overall; None where none tells. terms: of the predicted step by
+        cause [s].
+    """
+
+    verdict: str
+    measured_s: float
+    predicted_s: float
+    interval: tuple[float, float]
+    percentile: float
+    causes: tuple[Explanation, ...]
+    faint: dict[str, float]
+    parts: dict[str, dict[str, float]]
+    test: dict[str, Any] | None
+    terms: dict[str, float]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """As plain data."""
+        low, high = self.interval
+        return {
+            "verdict": self.verdict,
+            "measured": self.measured_s,
+            "predicted": self.predicted_s,
+            "interval": [low, high],
+            "level": 1.0 - 2.0 * TAIL,
+            "percentile": self.percentile,
+            "ratio": self.measured_s / self.predicted_s,
+            "causes": [each._asdict() for each in self.causes],
+            "test": self.test,
+            "parts": self.parts,
+            "breakdown": {f"{name}_s": value for name, value in self.terms.items()},
+            "cannot": self.faint,
+        }
+
+    def __str__(self) -> str:
+        first = self.causes[0]
+        return (
+            f"{self.measured_s:.4g} s a step, predicted {self.predicted_s:.4g} s: {self.verdict}; "
+            f"most likely {first.title} ({first.probability:.0%})"
+        )
+
+
+def diagnose(run: Subject, measured: Measured, held: Beliefs | None = None) -> Diagnosis:
+    """Compare what was measured of a run with what such runs take, and rank what may be behind it.
+
+    Args:
+      held: causes and what is believed of them; None = the package's.
+
+    Raises:
+      InputError: parts of the step are longer than it.
+    """
+    held = held or beliefs()
+    seconds = step_seconds(measured, *run.records)
+    cases = variants(run, held.causes)
+    found = responses(run, cases)
+    of = table(run, cases, found, held, measured.kind)
+    seen = [0, *(OBSERVABLES.index(name) for name in measured.beside)]
+    said = posterior(of, _logs(seconds, measured, found)[None], seen)
+    tests = told(Seen(run, cases, found, of, said, seconds, frozenset(measured.beside)))
+    scale = float(np.sqrt(found.cov[0, 0, 0] + run.misfit**2))
+    predicted = float(found.time[0])
+    low, high = uncertainty.band(predicted, scale, 1.0 - 2.0 * TAIL)
+    return Diagnosis(
+        verdict=SLOWER if seconds > high else FASTER if seconds < low else INSIDE,
+        measured_s=seconds,
+        predicted_s=predicted,
+        interval=(float(low), float(high)),
+        percentile=float(uncertainty.share_below(np.log(seconds / predicted) / scale)),
+        causes=_ranked(held, cases, (of, said), tests, seconds),
+        faint={name: float(np.expm1(change)) for name, change in of.faint.items()},
+        parts=_parts(measured, found, of),
+        test=_recommended(tests, of, said),
+        terms=found.terms,
+    )
+
+
+def _logs(seconds: float, measured: Measured, found: Responses) -> np.ndarray:
+    """ln of what is measured, as `Responses.mean` has it."""
+    least = {"exposed": LEAST_EXPOSED * float(found.time[0])}
+    beside = [value + least.get(name, 0.0) for name, value in measured.beside.items()]
+    return np.log(np.array([seconds, *beside]))
+
+
+def _ranked(
+    held: Beliefs,
+    cases: Variants,
+    answer: tuple[Table, Posterior],
+    tests: list[Told],
+    seconds: float,
+) -> tuple[Explanation, ...]:
+    """Every hypothesis, most likely first."""
+    of, said = answer
+    known = {each.name: each for each in held.causes}
+    titles = {NOTHING: held.nothing[1]}
+    stated, found = float(of.scaled[0].time[0]), []
+    for i, name in enumerate(of.names):
+        weights = said.sizes[i][0] / said.sizes[i][0].sum()
+        test = best_for(tests, i)
+        told_by = None if test is None else _test(test, of, said, i)
+        probability = float(said.probability[0, i])
+        if is_cause(name):
+            one, cause = of.scaled[i], known[name]
+            more = float(weights @ one.time) - stated
+            size = _size(cause, weights, one.size)
+            says = _says(cause, size, cases.labels[one.column[int(weights.argmax())]])
+            found.append(Explanation(name, cause.title, probability, more, *size, says, told_by))
+        else:
+            title = titles.get(name, held.otherwise[1])
+            rest = seconds - stated
+            found.append(Explanation(name, title, probability, rest, None, None, "", told_by))
+    return tuple(sorted(found, key=lambda each: -each.probability))
+
+
+def _size(cause: Cause, weights: np.ndarray, size: np.ndarray) -> tuple[float, float]:
+    """Mean and standard deviation of a size; of listed ones the most likely."""
+    if cause.size.is_listed:
+        return float(size[weights.argmax()]), 0.0
+    mean = float(weights @ size)
+    return mean, float(np.sqrt(weights @ (size - mean) ** 2))
+
+
+def _says(cause: Cause, size: tuple[float, float], label: str) -> str:
+    value, spread = size
+    return cause.size.says.format(
+        size=value, spread=spread, percent=f"{value:.0%}", giga=value / 1e9, label=label
+    )
+
+
+def _test(best: Told, of: Table, said: Posterior, hypothesis: int) -> dict[str, Any] | None:
+    """A test, with what it shows if it is this hypothesis, and if it is the likeliest other that
+    shows something else; None where none does."""
+    p = said.probability[0]
+    k = best.outcome.telling(p, hypothesis)
+    shown, logs = best.outcome.shown(k), best.outcome.mean[:, k]
+    order = [int(i) for i in np.argsort(-p) if i != hypothesis]
+    unlike = (i for i in order if abs(logs[i] - logs[hypothesis]) > DIFFERENT)
+    other = next(unlike, None)
+    if other is None:
+        return None
+    return {
+        **_about(best, k),
+        "bits": float(best.of_each[hypothesis]),
+        "expected": float(shown[hypothesis]),
+        "otherwise": {"name": of.names[other], "expected": float(shown[other])},
+    }
+
+
+DIFFERENT = 0.02
+"""Difference of logarithms from which two outcomes are told apart."""
+
+
+def _about(best: Told, k: int) -> dict[str, Any]:
+    test, outcome = best.test, best.outcome
+    return {
+        "name": test.name,
+        "does": test.does,
+        "looks": outcome.looks[k],
+        "unit": outcome.unit,
+        "minutes": test.minutes,
+    }
+
+
+NAMED = 4
+"""Hypotheses whose outcomes are told of the best test, at most."""
+
+
+def _recommended(tests: list[Told], of: Table, said: Posterior) -> dict[str, Any] | None:
+    """The best test overall, with what the likeliest hypotheses would show."""
+    if not tests:
+        return None
+    best, p = tests[0], said.probability[0]
+    k = best.outcome.telling(p)
+    shown = best.outcome.shown(k)
+    order = [int(i) for i in np.argsort(-p)[:NAMED]]
+    return {
+        **_about(best, k),
+        "bits": best.information,
+        "expected": {of.names[i]: float(shown[i]) for i in order},
+    }
+
+
+def _parts(measured: Measured, found: Responses, of: Table) -> dict[str, dict[str, float]]:
+    """What is known beside the step against the prediction."""
+    predicted = {
+        "compute": float(found.seconds[1, 0, 0]),
+        "exposed": float(found.seconds[2, 0, 0]),
+        "memory": float(found.memory[0]),
+    }
+    scale = np.sqrt(np.diagonal(of.scaled[0].scale[0]))
+    logs = dict(zip(measured.beside, _logs(1.0, measured, found)[1:], strict=True))
+    result = {}
+    for name, value in measured.beside.items():
+        at = OBSERVABLES.index(name)
+        gap = (logs[name] - of.scaled[0].mean[0, at]) / scale[at]
+        share = float(uncertainty.share_below(gap))
+        result[name] = {"measured": value, "predicted": predicted[name], "percentile": share}
+    return result

@@ -1,0 +1,167 @@
+"""What was measured of a run, from words: `5.2s`, `6785tok/s/gpu`, `41%mfu`, `memory=61GB`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dmodel import counts
+from dmodel.errors import InputError
+from dmodel.records import Cluster, Model, Plan
+from dmodel.run import CONVENTION
+from dmodel.units import GIB
+
+RATES = ("tokens_per_s", "tokens_per_s_per_device", "sequences_per_s")
+"""Kinds of measurement that count what is trained in a second."""
+
+UTILIZATION = ("mfu", "flops_per_s_per_device")
+"""Kinds that count model FLOPs."""
+
+SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "min": 60.0}
+UNITS: dict[str, tuple[str, float]] = {
+    **{unit: ("time", factor) for unit, factor in SECONDS.items()},
+    "tok/s": ("tokens_per_s", 1.0),
+    "tokens/s": ("tokens_per_s", 1.0),
+    "tok/s/gpu": ("tokens_per_s_per_device", 1.0),
+    "tokens/s/gpu": ("tokens_per_s_per_device", 1.0),
+    "tok/s/device": ("tokens_per_s_per_device", 1.0),
+    "tokens/s/device": ("tokens_per_s_per_device", 1.0),
+    "tokens/gpu/s": ("tokens_per_s_per_device", 1.0),
+    "samples/s": ("sequences_per_s", 1.0),
+    "sequences/s": ("sequences_per_s", 1.0),
+    "%mfu": ("mfu", 0.01),
+    "mfu": ("mfu", 1.0),
+    "tflop/s": ("flops_per_s_per_device", 1e12),
+    "tflops": ("flops_per_s_per_device", 1e12),
+    "tflop/s/gpu": ("flops_per_s_per_device", 1e12),
+    "tflops/gpu": ("flops_per_s_per_device", 1e12),
+}
+"""Units of a step → what they are of, and SI units in one."""
+
+BYTES = {"gb": 1e9, "gib": GIB, "b": 1.0, "mb": 1e6, "mib": 2.0**20}
+"""Units of memory → bytes in one."""
+
+BESIDE = {"compute": SECONDS, "exposed": SECONDS, "memory": BYTES}
+"""What may be measured beside the step, with its units."""
+
+_AMOUNT = re.compile(
+    r"([0-9][0-9_,]*(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*(.+)", re.IGNORECASE
+)
+
+
+class Measured(NamedTuple):
+    """What was measured of a run.
+
+    Attributes:
+      kind: "time", or a name of `RATES` or `UTILIZATION`. value: of it, in SI units.
+      compute, exposed: seconds of a step in which a device computes, and in which it communicates
+        while nothing computes, as a profiler tells them; None = not measured.
+      memory: peak of a device [byte]; None = not measured.
+      text: of the step's measurement, as it was written.
+    """
+
+    kind: str
+    value: float
+    compute: float | None = None
+    exposed: float | None = None
+    memory: float | None = None
+    text: str = ""
+
+    @property
+    def beside(self) -> dict[str, float]:
+        """What is known beside the step, by observable."""
+        every = {name: getattr(self, name) for name in BESIDE}
+        return {name: value for name, value in every.items() if value is not None}
+
+
+def amount(text: str, units: Mapping[str, Any], what: str) -> tuple[float, Any]:
+    """A positive number and what its unit stands for.
+
+    Raises:
+      InputError: no number, no positive one, or an unknown unit.
+    """
+    found = _AMOUNT.fullmatch(text.strip())
+    number, unit = found.groups() if found else ("0", "")
+    key = re.sub(r"\s+", "", unit).lower().replace("tokens/", "tok/") if unit else ""
+    known = {name.replace("tokens/", "tok/"): value for name, value in units.items()}
+    if key not in known:
+        raise InputError(
+            f"{what} {text!r}: expected a number with a unit, one of {', '.join(units)}"
+        )
+    value = float(number.replace("_", "").replace(",", ""))
+    if not 0.0 < value < 1e300:
+        raise InputError(f"{what} {text!r}: expected a positive number")
+    return value, known[key]
+
+
+def measured(texts: Sequence[str], option: str = "--measured") -> Measured:
+    """A measurement from words: one of the step, and `kind=value` of what is known beside it.
+
+    >>> measured(["850ms", "memory=61GB"]).value
+    0.85
+
+    Raises:
+      InputError: none of the step, or two; an unknown kind or unit.
+    """
+    steps = [text for text in texts if "=" not in text or text.strip().startswith("step=")]
+    if len(steps) != 1:
+        raise InputError(
+            f"{option}: expected one figure of the step, such as 5.2s, 6785tok/s/gpu or 41%mfu; "
+            f"got {len(steps)}{': ' + ', '.join(steps) if steps else ''}"
+        )
+    text = steps[0].strip().removeprefix("step=")
+    value, (kind, factor) = amount(text, UNITS, option)
+    if kind == "mfu" and not value * factor <= 1.0:
+        raise InputError(f"{option} {text!r}: expected a utilization up to 100 % (41%mfu, 0.41mfu)")
+    beside: dict[str, float] = {}
+    for each in texts:
+        if each is steps[0]:
+            continue
+        name, _, amount_text = map(str.strip, each.partition("="))
+        if name not in BESIDE:
+            raise InputError(
+                f"{option} {each!r}: unknown kind {name!r}; expected one of step, "
+                f"{', '.join(BESIDE)}"
+            )
+        if name in beside:
+            raise InputError(f"{option}: {name} is given twice; give it once")
+        number, unit = amount(amount_text, BESIDE[name], f"{option} {name}=")
+        beside[name] = number * unit
+    return Measured(kind, value * factor, **beside, text=text)
+
+
+def step_seconds(of: Measured, cluster: Cluster, model: Model, plan: Plan) -> float:
+    """Seconds of a step by a measurement, with the stated batch, sequence length and peak.
+
+    Raises:
+      InputError: parts of the step are longer than it, or it is faster than the peak rate.
+    """
+    tokens = float(plan.global_batch) * float(model.seq_len)
+    devices = float(plan.devices)
+
+    def flops() -> float:
+        return tokens * float(counts.model_flops_per_token(model, CONVENTION)) / devices
+
+    by_kind: dict[str, Callable[[], float]] = {
+        "time": lambda: of.value,
+        "tokens_per_s": lambda: tokens / of.value,
+        "tokens_per_s_per_device": lambda: tokens / (of.value * devices),
+        "sequences_per_s": lambda: float(plan.global_batch) / of.value,
+        "mfu": lambda: flops() / (of.value * float(cluster.chip.flops_per_s)),
+        "flops_per_s_per_device": lambda: flops() / of.value,
+    }
+    seconds = by_kind[of.kind]()
+    for name in ("compute", "exposed"):
+        part = of.beside.get(name, 0.0)
+        if part > 1.001 * seconds:
+            raise InputError(
+                f"{name} takes {part:.4g} s, longer than the step, which takes {seconds:.4g} s; "
+                "give seconds of one step"
+            )
+    if (of.compute or 0.0) + (of.exposed or 0.0) > 1.02 * seconds:
+        raise InputError(
+            f"compute and exposed communication together take longer than the step, {seconds:.4g} "
+            "s; exposed is what nothing computes beside"
+        )
+    return seconds

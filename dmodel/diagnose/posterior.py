@@ -1,0 +1,212 @@
+"""Which cause a measurement speaks for: marginal likelihoods by integration over sizes, and Bayes.
+
+Under a cause of a size the logarithms of what is measured are Student-t (`uncertainty.FREEDOM`)
+about the model's, with the scale matrix
+
+    V = J Σ Jᵀ + A D Aᵀ + R,
+
+the first term what the coefficients leave open; D what the model may be off by in compute, in what
+is exposed and in the rest, sized so that the step as a whole is off by the profile's `misfit`; R
+what a profiler's readings are off by, and the spread of memory. Sizes have a flat prior on their
+scale, weighed by how much they change the step (`causes.Effect`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import lgamma, log, pi
+from typing import NamedTuple
+
+import numpy as np
+
+from dmodel import uncertainty
+from dmodel.diagnose.causes import Beliefs, Effect, Size
+from dmodel.diagnose.measured import RATES, UTILIZATION
+from dmodel.diagnose.responses import LEAST_EXPOSED, OBSERVABLES, Responses
+from dmodel.diagnose.subject import Subject
+from dmodel.diagnose.variants import Variants
+
+FINE = 64
+"""Sizes over which a cause is integrated [count]."""
+
+
+class Scaled(NamedTuple):
+    """One hypothesis on its sizes.
+
+    Attributes:
+      mean, scale: ln of what it would show, `[size, 4]`, and how sure that is `[size, 4, 4]`.
+      size: the sizes; weight: their prior, which adds up to 1, `[size]`.
+      time: seconds that the step would seem to take, `[size]`. column: the nearest variant.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+    size: np.ndarray
+    weight: np.ndarray
+    time: np.ndarray
+    column: np.ndarray
+
+
+class Table(NamedTuple):
+    """All hypotheses about one run that can show.
+
+    Attributes:
+      names: "" for ordinary scatter, causes, "otherwise" last. prior: of each, adds up to 1.
+      scaled: by hypothesis. faint: causes that cannot change the step by `Effect.least` → the
+        most that they change it by.
+    """
+
+    names: tuple[str, ...]
+    prior: np.ndarray
+    scaled: tuple[Scaled, ...]
+    faint: Mapping[str, float]
+
+
+NOTHING, OTHERWISE = "nothing", "otherwise"
+"""Names of the hypotheses that are no cause."""
+
+
+def apparent(found: Responses, kind: str) -> np.ndarray:
+    """ln of what somebody would take a step to last who reads a time, a rate or a utilization and
+    believes the stated batch and peak, less that of the true one, `[n]`."""
+    if kind not in (*RATES, *UTILIZATION):
+        return np.zeros(len(found.rate))
+    by_peak = found.peak if kind in UTILIZATION else np.ones(len(found.peak))
+    return np.log(by_peak / found.rate)
+
+
+def table(
+    subject: Subject, cases: Variants, found: Responses, held: Beliefs, kind: str = "time"
+) -> Table:
+    """Hypotheses with what each would show.
+
+    Args:
+      kind: of what is measured of the step: "time", or a name of `measured.RATES` or
+        `measured.UTILIZATION`.
+    """
+    mean = found.mean.copy()
+    mean[:, 0] += apparent(found, kind)
+    scale = found.cov + _own(subject, found, held)
+    names, prior, parts, faint = [NOTHING], [held.nothing[0]], [_at(mean, scale, 0)], {}
+    for i, cause in enumerate(held.causes):
+        columns = np.flatnonzero(cases.cause == i)
+        if not columns.size:
+            continue
+        change = mean[columns, 0] - mean[0, 0]
+        one = _spread_out(cause.size, columns, cases, (mean, scale), held.effect)
+        if one is None:
+            faint[cause.name] = float(change[np.argmax(np.abs(change))])
+            continue
+        names.append(cause.name)
+        prior.append(cause.probability)
+        parts.append(one)
+    names.append(OTHERWISE)
+    prior.append(held.otherwise[0])
+    parts.append(_otherwise(parts[0], held))
+    return Table(tuple(names), np.array(prior) / sum(prior), tuple(parts), faint)
+
+
+def _own(subject: Subject, found: Responses, held: Beliefs) -> np.ndarray:
+    """What is not the coefficients' doing, `[4, 4]`: A D Aᵀ + R."""
+    parts = np.array([held.parts[name] for name in ("compute", "exposed", "rest")])
+    off = subject.misfit / np.sqrt(((found.shares * parts) ** 2).sum())
+    # where little is exposed, its logarithm hardly moves
+    seen = found.shares[1] / (found.shares[1] + LEAST_EXPOSED)
+    of_parts = np.zeros((4, 3))
+    of_parts[0] = found.shares
+    of_parts[1, 0], of_parts[2, 1] = 1.0, seen
+    spread = of_parts * parts * off
+    reading = np.array([0.0, held.reading["compute"], held.reading["exposed"], 0.0])
+    reading[3] = subject.memory_spread
+    return spread @ spread.T + np.diag(reading**2)
+
+
+def _at(mean: np.ndarray, scale: np.ndarray, column: int) -> Scaled:
+    at = slice(column, column + 1)
+    time = np.exp(mean[at, 0])
+    return Scaled(mean[at], scale[at], np.ones(1), np.ones(1), time, np.array([column]))
+
+
+def _spread_out(
+    size: Size,
+    columns: np.ndarray,
+    cases: Variants,
+    shown: tuple[np.ndarray, np.ndarray],
+    effect: Effect,
+) -> Scaled | None:
+    """A cause on the sizes over which it is integrated; None where none of them shows."""
+    mean, scale = shown
+    if size.is_listed:
+        fine, pick = cases.size[columns], np.eye(len(columns))
+    else:
+        fine = size.between(FINE)
+        pick = _between(size.scaled(cases.size[columns]), size.scaled(fine))
+    means = pick @ mean[columns]
+    weight = effect.weight(means[:, 0] - mean[0, 0])
+    if not weight.any():
+        return None
+    return Scaled(
+        mean=means,
+        scale=np.einsum("fg,gij->fij", pick, scale[columns]),
+        size=fine,
+        weight=weight / weight.sum(),
+        time=np.exp(means[:, 0]),
+        column=columns[pick.argmax(1)],
+    )
+
+
+def _between(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Weights of linear interpolation from known to wanted places, `[wanted, known]`."""
+    return np.stack([np.interp(wanted, known, row) for row in np.eye(len(known))], 1)
+
+
+def _otherwise(nothing: Scaled, held: Beliefs) -> Scaled:
+    """The prediction with whatever else may happen."""
+    wide = np.array([held.scales[name] for name in OBSERVABLES])
+    return nothing._replace(scale=nothing.scale + np.diag(wide**2))
+
+
+class Posterior(NamedTuple):
+    """What measurements say, `[run]` each first.
+
+    Attributes:
+      probability: of every hypothesis, `[run, hypothesis]`. sizes: of each, the posterior weights
+        of its sizes, `[run, size]`.
+      evidence: ln of what the measurements are as likely as under all hypotheses together, `[run]`.
+    """
+
+    probability: np.ndarray
+    sizes: tuple[np.ndarray, ...]
+    evidence: np.ndarray
+
+
+def posterior(of: Table, measured: np.ndarray, seen: Sequence[int]) -> Posterior:
+    """Bayes, for several measurements of one run at once.
+
+    Args:
+      measured: ln of what is measured, `[run, k]`. seen: which observables these are, `[k]`.
+    """
+    sums, sizes = [], []
+    for one in of.scaled:
+        terms = log_density(measured, one, seen) + np.log(np.maximum(one.weight, 1e-300))
+        top = terms.max(1, keepdims=True)
+        total = top[:, 0] + np.log(np.exp(terms - top).sum(1))
+        sums.append(total)
+        sizes.append(np.exp(terms - total[:, None]))
+    joint = np.stack(sums, 1) + np.log(of.prior)
+    top = joint.max(1, keepdims=True)
+    evidence = top[:, 0] + np.log(np.exp(joint - top).sum(1))
+    return Posterior(np.exp(joint - evidence[:, None]), tuple(sizes), evidence)
+
+
+def log_density(measured: np.ndarray, one: Scaled, seen: Sequence[int]) -> np.ndarray:
+    """ln density of measurements `[run, k]` under every size of a hypothesis, `[run, size]`: a
+    multivariate Student-t."""
+    at = np.array(seen)
+    scale = one.scale[:, at[:, None], at]
+    gap = measured[:, None] - one.mean[:, at]
+    distance = np.einsum("rsi,sij,rsj->rs", gap, np.linalg.inv(scale), gap)
+    free, k = uncertainty.FREEDOM, len(at)
+    fixed = lgamma(0.5 * (free + k)) - lgamma(0.5 * free) - 0.5 * k * log(free * pi)
+    spread = -0.5 * np.linalg.slogdet(scale)[1]
+    return fixed + spread - 0.5 * (free + k) * np.log1p(distance / free)

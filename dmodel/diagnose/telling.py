@@ -1,0 +1,253 @@
+"""Which test tells causes apart for the least work: expected information over minutes.
+
+The model says what each cause would show of each test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dmodel.diagnose.causes import Change, Test, tests
+from dmodel.diagnose.posterior import NOTHING, OTHERWISE, Posterior, Table
+from dmodel.diagnose.responses import MEMORY, Responses, seconds_of
+from dmodel.diagnose.subject import Records, Subject
+from dmodel.diagnose.variants import Variants, moved
+
+LEAST = 0.005
+"""Probability below which a hypothesis does not count for a choice of tests."""
+
+DRAWS = 200
+"""Outcomes that are drawn under each hypothesis [count]."""
+
+ANY = 10.0
+"""Minutes that any test takes of whoever does it, beside its own: to begin, and to think."""
+
+ENOUGH = 0.5
+"""Share of the most that a test could tell of a hypothesis that is enough."""
+
+BROAD = 0.5
+"""Standard deviation of ln(outcome) under what is no cause of the list."""
+
+FIRST = 0.01
+"""What is added to shares before their logarithm."""
+
+
+class Outcome(NamedTuple):
+    """What a test would show under every hypothesis.
+
+    Attributes:
+      mean, variance: of ln(what is seen), `[hypothesis, k]`; k is 1 but for tests that tell several
+        numbers. looks: what each of these is, `[k]`. unit: "s", or "1" of ratios and shares.
+      factor, offset: what is seen is `factor · exp(mean) − offset`.
+    """
+
+    mean: np.ndarray
+    variance: np.ndarray
+    looks: tuple[str, ...]
+    unit: str
+    factor: float = 1.0
+    offset: np.ndarray | float = 0.0
+
+    def shown(self, k: int) -> np.ndarray:
+        """One of the numbers as people see it, `[hypothesis]`."""
+        offset = np.broadcast_to(self.offset, self.mean.shape[1])
+        return self.factor * np.maximum((np.exp(self.mean[:, k]) - offset[k]).round(12), 0.0)
+
+    def telling(self, p: np.ndarray, hypothesis: int | None = None) -> int:
+        """Which of the numbers tells most of a hypothesis against the first one, or of all."""
+        own = 0.0 if hypothesis is None else np.abs(self.mean[hypothesis] - self.mean[0])
+        if np.max(own) > 0.0:
+            return int(np.argmax(own))
+        return int(np.argmax(p @ (self.mean - p @ self.mean) ** 2))
+
+
+class Told(NamedTuple):
+    """A test and what it is worth.
+
+    Attributes:
+      information: expected, about all hypotheses [bit]. of_each: about whether it is this one,
+        `[hypothesis]` [bit].
+    """
+
+    test: Test
+    outcome: Outcome
+    information: float
+    of_each: np.ndarray
+
+    @property
+    def worth(self) -> float:
+        """Bits in a minute of work, `ANY` included."""
+        return self.information / (self.test.minutes + ANY)
+
+
+class Seen(NamedTuple):
+    """All that tests are judged by: what was measured, and what it says of one run."""
+
+    subject: Subject
+    cases: Variants
+    found: Responses
+    table: Table
+    said: Posterior
+    seconds: float
+    known: frozenset[str]
+
+
+def told(seen: Seen) -> list[Told]:
+    """All tests that can be done and tell something, the best first."""
+    results = []
+    for test in tests():
+        outcome = _outcome(seen, test)
+        if outcome is not None:
+            results.append(_judged(test, outcome, seen.said.probability[0]))
+    useful = [each for each in results if each.information > 1e-3]
+    return sorted(useful, key=lambda each: -each.worth)
+
+
+def _outcome(seen: Seen, test: Test) -> Outcome | None:
+    """None where the test cannot be done, or is done already."""
+    if test.changes:
+        return _changed(seen, test)
+    if test.without:
+        return _without(seen, test)
+    if test.parts:
+        return None if seen.known & set(test.parts) else _parts(seen, test)
+    return _read(seen, test)
+
+
+def _read(seen: Seen, test: Test) -> Outcome | None:
+    """Numbers of the case as they are: shares, and else over the stated one's; None where no cause
+    changes one."""
+    logs, looks, offsets = [], [], []
+    for leaf, words in test.reads:
+        values = seen.cases.number(leaf)
+        if np.ptp(values) == 0.0:
+            continue
+        is_share = bool(values.min() < 0.01 and values.max() <= 1.0)
+        offsets.append(FIRST if is_share else 0.0)
+        logs.append(np.log(values + FIRST if is_share else values / values[0]))
+        looks.append(words)
+    if not logs:
+        return None
+    found = _summed(seen, test, np.stack(logs, 1), 0.0)
+    return found._replace(looks=tuple(looks), unit="1", offset=np.array(offsets))
+
+
+def _changed(seen: Seen, test: Test) -> Outcome | None:
+    """Another run: its step over this one's."""
+    records = moved(seen.cases.records, test.changes, np.ones(seen.cases.count))
+    if not _is_possible(seen.subject, records, test.changes):
+        return None
+    other = seconds_of(seen.cases._replace(records=records), seen.subject.points[:, :1])
+    ratio = other[0, 0] / seen.found.time
+    found = _summed(seen, test, np.log(ratio)[:, None], BROAD)
+    return found._replace(unit="s", factor=seen.seconds)
+
+
+def _is_possible(subject: Subject, records: Records, changes: Sequence[Change]) -> bool:
+    """Whether degrees stay whole numbers, and the plan fits the device."""
+    plan = records.plan
+    counts = [plan.layout.micro_batch, plan.layout.dp, plan.n_microbatches]
+    if not all(_is_count(float(np.asarray(x)[0])) for x in counts):
+        return False
+    if any(change.leaf == "plan.dp" for change in changes) and _is_odd_shard(plan):
+        return False
+    import jax
+
+    one = jax.tree.map(lambda x: np.asarray(x, float)[..., :1], (records.model, plan))
+    footprint = jax.tree.map(lambda x: np.full(1, float(x)), subject.footprint)
+    held = float(MEMORY(*one, footprint)["memory"][0])
+    return held <= float(subject.records.cluster.chip.hbm_bytes)
+
+
+def _is_count(x: float) -> bool:
+    return x >= 1.0 and abs(x - round(x)) < 1e-9
+
+
+def _is_odd_shard(plan: object) -> bool:
+    layout = plan.layout  # type: ignore[attr-defined]
+    shard, dp = float(np.asarray(layout.shard)[0]), float(np.asarray(layout.dp)[0])
+    return not _is_count(shard) or dp % shard != 0.0
+
+
+def _without(seen: Seen, test: Test) -> Outcome:
+    """The same run without what a cause adds: its step over this one's."""
+    beside = {
+        name: np.ones_like(x) if name in test.without else x
+        for name, x in seen.cases.beside.items()
+    }
+    other = seconds_of(seen.cases._replace(beside=beside), seen.subject.points[:, :1])
+    ratio = other[0, 0] / seen.found.time
+    found = _summed(seen, test, np.log(ratio)[:, None], BROAD)
+    return found._replace(unit="s", factor=seen.seconds)
+
+
+def _parts(seen: Seen, test: Test) -> Outcome:
+    """Shares of the step."""
+    index = {"compute": 1, "exposed": 2}
+    parts = [seen.found.seconds[index[n], 0] / seen.found.time + FIRST for n in test.parts]
+    found = _summed(seen, test, np.log(np.stack(parts, 1)), BROAD)
+    looks = tuple(f"{name} over the step" for name in test.parts)
+    return found._replace(looks=looks, offset=FIRST)
+
+
+def _summed(seen: Seen, test: Test, logs: np.ndarray, broad: float) -> Outcome:
+    """Mean and variance over the sizes of every hypothesis.
+
+    Args:
+      logs: of what is seen of every variant, `[n, k]`. broad: what is no cause may show anything:
+        standard deviation.
+    """
+    means, variances = [], []
+    for name, one, weights in zip(
+        seen.table.names, seen.table.scaled, seen.said.sizes, strict=True
+    ):
+        # sizes between those that the model was asked about count as the nearest
+        values, w = logs[one.column], weights[0] / weights[0].sum()
+        mean = w @ values
+        means.append(mean)
+        wide = broad**2 if name == OTHERWISE else 0.0
+        variances.append(w @ (values - mean) ** 2 + test.noise**2 + wide)
+    return Outcome(np.stack(means), np.stack(variances), (test.looks,), "1")
+
+
+def _judged(test: Test, outcome: Outcome, p: np.ndarray) -> Told:
+    """Expected information, from draws of outcomes that are the same in every run."""
+    counted = np.flatnonzero(p > LEAST)
+    weights = p[counted] / p[counted].sum()
+    mean, variance = outcome.mean[counted], outcome.variance[counted]
+    noise = np.random.default_rng(0).standard_normal((DRAWS, mean.shape[1]))
+    drawn = mean[:, None] + np.sqrt(variance)[:, None] * noise
+    gap = drawn[:, :, None] - mean
+    density = -0.5 * (gap**2 / variance + np.log(variance)).sum(-1)
+    top = density.max(-1, keepdims=True)
+    whole = top[..., 0] + np.log(np.exp(density - top) @ weights)
+    own = np.stack([density[i, :, i] for i in range(len(counted))])
+    information = float(weights @ (own - whole).mean(1)) / np.log(2.0)
+    of_each = np.zeros(len(p))
+    after = np.exp(density - whole[..., None]) * weights
+    for k, at in enumerate(counted):
+        of_each[at] = _binary(weights[k]) - float(weights @ _binary(after[..., k]).mean(1))
+    return Told(test, outcome, max(information, 0.0), of_each)
+
+
+def _binary(p: np.ndarray) -> np.ndarray:
+    """Entropy of yes and no [bit]."""
+    p = np.clip(p, 1e-12, 1.0 - 1e-12)
+    return -(p * np.log2(p) + (1.0 - p) * np.log2(1.0 - p))
+
+
+def best_for(found: Sequence[Told], hypothesis: int) -> Told | None:
+    """The cheapest test that tells `ENOUGH` of whether it is this hypothesis; None where none tells
+    anything."""
+    most = max((each.of_each[hypothesis] for each in found), default=0.0)
+    if most < 1e-3:
+        return None
+    enough = [each for each in found if each.of_each[hypothesis] >= ENOUGH * most]
+    return min(enough, key=lambda each: (each.test.minutes, -each.of_each[hypothesis]))
+
+
+def is_cause(name: str) -> bool:
+    """Whether a hypothesis is a cause of the list."""
+    return name not in (NOTHING, OTHERWISE)

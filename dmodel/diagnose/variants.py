@@ -1,0 +1,199 @@
+"""Every cause at every size as one batch of cases: the stated run first, then what it would be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dmodel.diagnose.causes import Cause, Change
+from dmodel.diagnose.subject import Records, Subject
+from dmodel.errors import InputError
+from dmodel.records import leaf
+
+BESIDE = ("step.waits", "step.outside", "reading.peak")
+"""What causes change that is no number of a case: waiting for others, time outside of the step, and
+the peak that a utilization is of; each is 1 of the stated run."""
+
+
+class Variants(NamedTuple):
+    """Cases in columns, `[n]`; column 0 is the stated run.
+
+    Attributes:
+      records: leaves `[n]`, of the network `[K, n]`. factors: of coefficients by name, `[n]`.
+      beside: `BESIDE` by name, `[n]`.
+      cause: index of each column's cause, −1 of the stated run. size: of the cause.
+      labels: words for sizes that are listed elsewhere, else "".
+    """
+
+    records: Records
+    factors: Mapping[str, np.ndarray]
+    beside: Mapping[str, np.ndarray]
+    cause: np.ndarray
+    size: np.ndarray
+    labels: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        """n."""
+        return len(self.cause)
+
+    def number(self, name: str) -> np.ndarray:
+        """A number of all cases by its dotted name, `[n]`."""
+        if name in BESIDE:
+            return self.beside[name]
+        record, _, field = name.partition(".")
+        if record == "coefficients":
+            return self.factors.get(field, np.ones(self.count))
+        return np.asarray(_get(self.records, name), float)
+
+
+_LEVEL = re.compile(r"(\w+)\.(\w+)(?:\[(\w+)\])?$")
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    """Record, field and level of a dotted name.
+
+    Raises:
+      InputError: it is none.
+    """
+    found = _LEVEL.match(name)
+    if found is None:
+        raise InputError(f"causes: {name!r} is no number of a case")
+    record, field, level = found.groups(default="")
+    return record, field, level
+
+
+def _places(level: str, count: int) -> list[int]:
+    """Levels of the network that a word means."""
+    return [0] if level == "inner" else list(range(1, count))
+
+
+def _get(records: Records, name: str) -> Any:
+    record, field, level = _parts(name)
+    if record == "plan":
+        return leaf(records.plan, field)
+    if record == "model":
+        return getattr(records.model, field)
+    if record == "chip":
+        return getattr(records.cluster.chip, field)
+    values = np.asarray(getattr(records.cluster.network, field))
+    places = _places(level, len(values))
+    return values[places[0]] if places else np.ones(values.shape[1:])
+
+
+def _moved(records: Records, name: str, by: Callable[[Any], Any]) -> Records:
+    """Records with a number changed."""
+    record, field, level = _parts(name)
+    if record == "plan":
+        value = by(leaf(records.plan, field))
+        return records._replace(plan=records.plan.having(**{field: value}))
+    if record == "model":
+        value = by(getattr(records.model, field))
+        return records._replace(model=records.model.replace(**{field: value}))
+    cluster = records.cluster
+    if record == "chip":
+        value = by(getattr(cluster.chip, field))
+        return records._replace(
+            cluster=cluster.replace(chip=cluster.chip.replace(**{field: value}))
+        )
+    values = np.array(getattr(cluster.network, field), float)
+    for k in _places(level, len(values)):
+        values[k] = by(values[k])
+    network = cluster.network.replace(**{field: values})
+    return records._replace(cluster=cluster.replace(network=network))
+
+
+def _rule(change: Change, size: np.ndarray, a_node: Any) -> Callable[[Any], Any]:
+    """What a change makes of a number.
+
+    Args:
+      size: of each case `[n]`. a_node: devices of a node.
+    """
+    if change.by == "times":
+        return lambda x: x * size
+    if change.by == "toward":
+        return lambda x: x + size * (change.value - x)
+    if change.by == "at most":
+        return lambda x: np.minimum(x, size)
+    if change.by == "shared":
+        return lambda x: np.minimum(x, size / a_node)
+    raise InputError(f"causes: {change.by!r} is no kind of change")
+
+
+def repeated(records: Records, count: int) -> Records:
+    """One run in so many columns."""
+    cluster, model, plan = records
+    several = jax.tree.map(lambda x: np.full(count, float(x)), (cluster.chip, model, plan))
+    network = jax.tree.map(
+        lambda x: np.repeat(np.asarray(x, float)[:, None], count, 1), cluster.network
+    )
+    # devices are the plan's
+    whole = cluster.replace(chip=several[0], network=network, devices=np.zeros(count))
+    return Records(whole, several[1], several[2])
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda *xs: np.concatenate(xs, -1), *parts)
+
+
+def _of_cause(subject: Subject, cause: Cause) -> tuple[Records, np.ndarray, tuple[str, ...]]:
+    """Records, sizes and labels of a cause, before its changes."""
+    if not cause.size.of:
+        sizes = cause.size.grid()
+        return repeated(subject.records, len(sizes)), sizes, ("",) * len(sizes)
+    others = subject.others.get(cause.size.of, ())
+    if not others:
+        return repeated(subject.records, 0), np.empty(0), ()
+    each = [repeated(other.records, 1) for other in others]
+    return _joined(each), np.arange(1.0, len(each) + 1.0), tuple(o.label for o in others)
+
+
+def variants(subject: Subject, causes: Sequence[Cause]) -> Variants:
+    """The stated run and every cause at every size of its grid."""
+    parts, cause_of, sizes, labels = [repeated(subject.records, 1)], [-1], [1.0], [""]
+    beside: dict[str, list[np.ndarray]] = {name: [np.ones(1)] for name in BESIDE}
+    factors: dict[str, list[np.ndarray]] = {
+        _parts(change.leaf)[1]: [np.ones(1)]
+        for cause in causes
+        for change in cause.changes
+        if _parts(change.leaf)[0] == "coefficients"
+    }
+    for i, cause in enumerate(causes):
+        records, size, words = _of_cause(subject, cause)
+        names = [change.leaf for change in cause.changes]
+        parts.append(moved(records, cause.changes, size))
+        for name, known in beside.items():
+            known.append(size if name in names else np.ones(len(size)))
+        for name, known in factors.items():
+            known.append(size if f"coefficients.{name}" in names else np.ones(len(size)))
+        cause_of += [i] * len(size)
+        sizes += size.tolist()
+        labels += words
+    return Variants(
+        records=_joined(parts),
+        factors={name: np.concatenate(known) for name, known in factors.items()},
+        beside={name: np.concatenate(known) for name, known in beside.items()},
+        cause=np.array(cause_of),
+        size=np.array(sizes),
+        labels=tuple(labels),
+    )
+
+
+def moved(records: Records, changes: Sequence[Change], size: np.ndarray) -> Records:
+    """Records in columns with all changes of a size `[n]`; a change with a value of its own and
+    `by` "times" takes that.
+
+    What is beside a case, and coefficients, stay.
+    """
+    a_node = np.asarray(records.cluster.network.size)[0]
+    for change in changes:
+        if change.leaf in BESIDE or _parts(change.leaf)[0] == "coefficients":
+            continue
+        own = change.by == "times" and change.value is not None
+        rule = _rule(change, np.full_like(size, change.value) if own else size, a_node)
+        records = _moved(records, change.leaf, rule)
+    return records

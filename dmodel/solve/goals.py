@@ -1,0 +1,82 @@
+"""What is wanted: an output and its value, from words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from dmodel.errors import InputError
+from dmodel.goodput import DAY_S
+from dmodel.sensitivity.case import Point
+from dmodel.sensitivity.outputs import ALIASES, OUTPUTS
+from dmodel.units import GIB
+
+EXTRA: dict[str, tuple[str, Callable[[float, Point], float]]] = {
+    "tokens_per_s_per_device": ("tokens_per_s", lambda y, case: y * _devices(case)),
+    "days": ("time_to_loss", lambda y, case: y * DAY_S),
+}
+"""Outputs that are others of `sensitivity.OUTPUTS` in another unit: which, and what it is in it."""
+
+UNITS: dict[str, dict[str, float]] = {
+    "step_time": {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0},
+    "mfu": {"": 1.0, "%": 0.01},
+    "memory": {"": 1.0, "b": 1.0, "gb": 1e9, "gib": GIB},
+    "days": {"": 1.0, "d": 1.0, "days": 1.0},
+    "time_to_loss": {"": 1.0, "s": 1.0, "d": DAY_S, "days": DAY_S},
+}
+"""Units in which outputs may be wanted → SI units, or days, in one."""
+
+_GOAL = re.compile(r"\s*(\w+)\s*=\s*([0-9.eE+-]+)\s*([A-Za-z%/]*)\s*")
+
+
+def goal(text: str) -> tuple[str, float]:
+    """Output and wanted value of `output=value`.
+
+    >>> goal("mfu=45%")
+    ('mfu', 0.45)
+
+    Raises:
+      InputError: another form, an unknown output or unit, a value that cannot be.
+    """
+    match = _GOAL.fullmatch(text)
+    if match is None:
+        raise InputError(
+            f"such that {text!r}: expected OUTPUT=VALUE, such as mfu=45% or step_time=5s"
+        )
+    name, number, unit = match.groups()
+    name = ALIASES.get(name, name)
+    known = [*OUTPUTS, *EXTRA]
+    if name not in known:
+        raise InputError(
+            f"such that {text!r}: unknown output {name!r}; expected one of {', '.join(known)}"
+        )
+    units = UNITS.get(name, {"": 1.0})
+    if unit.lower() not in units:
+        allowed = ", ".join(filter(None, units)) or "none"
+        raise InputError(f"such that {text!r}: unknown unit {unit!r}; units of {name}: {allowed}")
+    try:
+        value = float(number) * units[unit.lower()]
+    except ValueError:
+        value = float("nan")
+    if not 0.0 < value < float("inf"):
+        raise InputError(f"such that {text!r}: expected a positive number")
+    if name == "mfu" and value > 1.0:
+        raise InputError(f"such that {text!r}: utilization is 100 % at most; say mfu=45%")
+    return name, value
+
+
+def in_its_unit(output: str, wanted: float, case: Point) -> tuple[float, float]:
+    """The wanted value in the unit of the output that is computed, and that unit in its own."""
+    if output not in EXTRA:
+        return wanted, 1.0
+    value = EXTRA[output][1](wanted, case)
+    return value, value / wanted
+
+
+def _devices(case: Point) -> float:
+    return float(case.plan.devices)
+
+
+def computed(output: str) -> str:
+    """The output of `sensitivity.OUTPUTS` that stands for one."""
+    return EXTRA[output][0] if output in EXTRA else output

@@ -1,0 +1,140 @@
+"""Degrees and devices, which are whole numbers: they are tried one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dmodel.asked import Asked, ask, laid
+from dmodel.errors import InputError
+from dmodel.resolve import Resolved
+from dmodel.sensitivity.case import Point, inputs, make_case
+from dmodel.settings import changed
+from dmodel.solve.answer import End, Root, Solution
+from dmodel.solve.curve import POINTS, Curve, end_at, root_at
+from dmodel.solve.goals import computed, in_its_unit
+
+WHOLE = ("n_accel", "dp", "tp", "pp", "cp", "ep", "zero_stage", "interleave", "micro_batch")
+"""Columns that are whole numbers and decide others: they are tried, not solved for."""
+
+
+def case_of(asked: Asked, found: Resolved) -> Point:
+    """The numbers of a plan of a job."""
+    model = found.model.replace(order=())
+    return make_case(asked.cluster, model, found.plan, asked.coefficients, asked.footprint)
+
+
+def tried(
+    asked: Asked,
+    name: str,
+    wanted: tuple[str, float],
+    between: tuple[float, float] | None,
+    words: Mapping[str, Any],
+) -> Solution:
+    """A whole number: every value of the range that makes a plan.
+
+    Args:
+      wanted: name of the output, and its value. words: of the layout, beside the question's.
+
+    Raises:
+      InputError: an empty range, or no value in it makes a plan.
+    """
+    output, target = wanted
+    stated = laid(asked, words)
+    now = _number(name, stated)
+    low, high = between or (1.0, _most(name, now, stated))
+    if not low < high:
+        raise InputError(f"between {low:g} and {high:g}: expected two numbers, the smaller first")
+    points: list[tuple[float, Point, Asked]] = []
+    for value in _candidates(name, now, low, high):
+        try:
+            job = ask(_changed(asked, name, value, words), asked.profile)
+            points.append((value, case_of(job, laid(job, {})), job))
+        except InputError:
+            continue
+    if not points:
+        raise InputError(
+            f"{name} from {low:g} to {high:g}: no value makes a plan; degrees have to divide the "
+            "devices and the batch"
+        )
+    evaluated = [(value, *_evaluated(case, output, job, value)) for value, case, job in points]
+    outputs = {value: root.output for value, root, _ in evaluated}
+    return Solution(
+        input=name,
+        output=output,
+        wanted=target,
+        at=now,
+        now=_evaluated(case_of(asked, stated), output, asked, now)[0].output,
+        between=(low, high),
+        roots=tuple(_passing([root for _, root, _ in evaluated], target)),
+        ends=(evaluated[0][2], evaluated[-1][2]),
+        limits=(),
+        least=min(outputs.values()),
+        most=max(outputs.values()),
+        tried=outputs,
+    )
+
+
+def _passing(found: list[Root], target: float) -> list[Root]:
+    """Values with the wanted output; else, where it passes between two, the nearer one."""
+    near = lambda root: abs(np.log(root.output / target))  # noqa: E731
+    roots: dict[float, Root] = {}
+    for one, other in zip(found, found[1:] or found, strict=False):
+        for root in (one, other):
+            if near(root) < 1e-9:
+                roots[root.value] = root._replace(exact=True)
+        if (one.output - target) * (other.output - target) < 0.0:
+            best = min(one, other, key=near)
+            roots.setdefault(best.value, best)
+    return [roots[value] for value in sorted(roots)]
+
+
+def _number(name: str, found: Resolved) -> float:
+    plan = found.plan
+    if name == "n_accel":
+        return float(plan.devices)
+    return float(getattr(plan.layout, "zero" if name == "zero_stage" else name))
+
+
+def _most(name: str, now: float, found: Resolved) -> float:
+    if name == "zero_stage":
+        return 3.0
+    return 64.0 * now if name == "n_accel" else float(found.plan.devices)
+
+
+def _candidates(name: str, now: float, low: float, high: float) -> list[float]:
+    """Whole numbers that are worth a try: 2^k and 3 · 2^k, multiples of what is stated for devices,
+    and all small ones."""
+    base = [2.0**k for k in range(24)] + [3.0 * 2.0**k for k in range(24)]
+    small = [float(n) for n in range(17)]
+    scaled = [now * x for x in base] + [now / x for x in base] if name == "n_accel" else []
+    every = sorted({x for x in (*base, *small, *scaled) if x == round(x) and low <= x <= high})
+    return every[:POINTS] if name != "zero_stage" else [x for x in every if x <= 3.0]
+
+
+def _changed(asked: Asked, name: str, value: float, words: Mapping[str, Any]) -> Any:
+    """The question with a whole number changed; dp is what is left of the devices."""
+
+    question = changed(asked.question, words)
+    gone = () if name == "dp" else ("dp", "shard")
+    columns = {n: v for n, v in question.columns.items() if n not in gone}
+    if name == "dp":
+        columns.pop("shard", None)
+        columns["n_accel"] = (
+            value * float(columns["n_accel"]) / float(laid(asked, words).plan.layout.dp)
+        )
+    return changed(question._replace(columns=columns), {name: value})
+
+
+def _evaluated(case: Point, output: str, asked: Asked, at: float) -> tuple[Root, End]:
+    """One plan, with a whole number of some value."""
+    target, unit = in_its_unit(output, 1.0, case)
+    names = inputs(case, None)
+    line = Curve(names, names.names.index("plan.global_batch"), computed(output))
+    x = np.array([names.values[line.index]])
+    found = line(x)
+    root = root_at(line, float(x[0]), unit, float(asked.cluster.chip.hbm_bytes))
+    end = end_at(found, x, 0, unit)
+    return root._replace(value=at, slope=None, exact=False), end._replace(value=at)
