@@ -123,7 +123,7 @@ ALLOWED: dict[str, set[str]] = {
     "run": BELOW_RUN,
     "design": BELOW_RUN | WORDS | {"run", "sweep"},
     "codesign": BELOW_RUN | {"run", "sweep", "design", "profiles"},
-    "sensitivity": BELOW_RUN | WORDS | {"run", "sweep", "design"},
+    "sensitivity": BELOW_RUN | WORDS | {"run", "sweep", "design", "recorded"},
     "energy": BELOW_RUN | {"run"},
     "returns": BELOW_RUN | {"run", "energy", "sweep", "design"},
     "catalog": LIGHT | {"topology", "blocks", "counts", "records", "struct", "types"},

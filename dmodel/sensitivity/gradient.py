@@ -8,7 +8,6 @@ chosen by number, case by case, so that they share a compilation.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -16,18 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from dmodel.once import together
-from dmodel.sensitivity.case import Inputs, rebuild
+from dmodel.recorded import Recorded
+from dmodel.sensitivity.case import Inputs, Point, rebuild
 from dmodel.sensitivity.outputs import OUTPUTS
 from dmodel.smooth import SHARPNESS
 from dmodel.step import step_time
-from dmodel.sweep import quick_to_compile
 from dmodel.types import stack
 
 CASES = 64
-"""Cases of one call of the compiled program [count]."""
+"""Cases of one call of the recorded program [count]."""
 
 STEP = ("step_time", "memory")
-"""Outputs of a program of their own, which compiles in half the time of that of all."""
+"""Outputs of a program of their own, which takes less time to trace than that of all."""
 
 NUDGE = 1e-7
 """Relative step to either side of an input, far above rounding and far below what changes a slope:
@@ -35,7 +34,7 @@ it only steps off kinks."""
 
 
 class Form(NamedTuple):
-    """What is compiled once: structure of the case, levels of its network, sharpness of the step's
+    """What is traced once: structure of the case, levels of its network, sharpness of the step's
     maxima, names of the outputs."""
 
     tree: Any
@@ -53,7 +52,10 @@ def outputs_of(x: jax.Array, output: jax.Array, form: Form) -> jax.Array:
             case.system, case.model, case.plan, case.coefficients, sharpness=form.sharpness
         )
         values = stack(*(OUTPUTS[name](case, time) for name in form.outputs))
-    return jnp.take_along_axis(values, output[None], 0)[0]
+    chosen, *others = jnp.unstack(values)
+    for number, value in enumerate(others, 1):
+        chosen = jnp.where(output == number, value, chosen)
+    return chosen
 
 
 def _value_and_slopes(x: jax.Array, output: jax.Array, form: Form) -> tuple[jax.Array, jax.Array]:
@@ -71,15 +73,22 @@ def _second_order(x: jax.Array, tangent: jax.Array, output: jax.Array, form: For
     return jax.jvp(lambda x: _value_and_slopes(x, output, form), (x,), (tangent,))
 
 
-@cache
-def _compiled() -> Callable:
-    return jax.jit(
-        _value_and_slopes, static_argnames=("form",), compiler_options=quick_to_compile()
-    )
+def _slopes(
+    case: Point, output: jax.Array, *, sharpness: float, outputs: tuple[str, ...]
+) -> dict[str, jax.Array]:
+    """Values `[case]` and slopes `[n, case]` of a batch of cases, by the numbers of outputs."""
+    x = jnp.concatenate([x.reshape(-1, x.shape[-1]) for x in jax.tree.leaves(case)])
+    levels = jnp.shape(case.system.network.size)[0]
+    form = Form(jax.tree.structure(case), levels, sharpness, outputs)
+    values, slopes = _value_and_slopes(x, output, form)
+    return {"values": values, "slopes": slopes}
+
+
+SLOPES = Recorded(_slopes)
 
 
 def _program(inputs: Inputs, output: np.ndarray, sharpness: float) -> tuple[Form, np.ndarray]:
-    """The form that is compiled for some outputs, by number, and their numbers in it: `STEP` where
+    """The form that is traced for some outputs, by number, and their numbers in it: `STEP` where
     they are among these, else all."""
     names = (
         STEP
@@ -121,7 +130,15 @@ def evaluate(
       values `[case]`, own unit; ∂ ln value / ∂ x `[n, case]`, one over the unit of x.
     """
     form, number = _program(inputs, outputs_by_number(output, x.shape[-1]), sharpness)
-    values, slopes = _in_chunks(lambda x, o: _compiled()(x, o, form=form), (x,), number)
+
+    def run(x: np.ndarray, output: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        case = rebuild(x, form.tree, form.levels)
+        # the order of layers decides nothing here, and models of one structure share a record
+        case = case.replace(model=case.model.replace(order=()))
+        found = SLOPES(case, output, sharpness=form.sharpness, outputs=form.outputs)
+        return found["values"], found["slopes"]
+
+    values, slopes = _in_chunks(run, (x,), number)
     # an output of zero is refused by those who ask, with its name
     return values, slopes / np.where(values == 0.0, np.nan, values)[None]
 
