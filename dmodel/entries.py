@@ -211,17 +211,28 @@ def write(place: Path, key: str, entry: Entry) -> None:
 
 def _tidy(place: Path) -> None:
     """Drop what nobody finished, and of the rest what was used longest ago."""
-    now, files, total = time.time(), [], 0
+    now = time.time()
     for path in place.iterdir():
+        if path.suffix != ENDING and path.is_file() and now - path.stat().st_mtime > LEFT_OVER:
+            path.unlink(missing_ok=True)
+    bound(place, f"*{ENDING}", MOST_FILES, MOST_BYTES)
+
+
+def bound(place: Path, pattern: str, most_files: int, most_bytes: int) -> None:
+    """Drop files that were used longest ago until no more are left than allowed; the last one used
+    stays whatever its size.
+
+    Args:
+      pattern: of the names of the files that count.
+    """
+    files, total = [], 0
+    for path in place.glob(pattern):
         try:
             found = path.stat()
         except OSError:
             continue  # somebody else dropped it
-        if path.suffix == ENDING:
-            files.append((found.st_mtime, found.st_size, path))
-        elif now - found.st_mtime > LEFT_OVER and path.is_file():
-            path.unlink(missing_ok=True)
+        files.append((max(found.st_atime, found.st_mtime), found.st_size, path))
     for n, (_, size, path) in enumerate(sorted(files, reverse=True)):
         total += size
-        if n >= MOST_FILES or (n and total > MOST_BYTES):
+        if n >= most_files or (n and total > most_bytes):
             path.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ the processes that tests start too; all tests together compile as users do.
 
 import gc
 import os
+from importlib import import_module
 from pathlib import Path
 
 import jax
@@ -37,22 +38,24 @@ if jax.__version_info__ < (0, 12):
     QUICK += ["--xla_cpu_use_fusion_emitters=false"]
 
 LONGEST = (
-    "terms",
+    "codesign",
     "experiments",
     "fit",
-    "sensitivity",
-    "codesign",
-    "cli",
+    "replay",
     "design",
-    "sweep",
-    "collect_compare",
+    "cli",
     "collect_workload",
-    "step",
+    "collect_compare",
     "micro",
-    "theory_frontier",
+    "terms",
     "theory_relax",
+    "sensitivity",
+    "theory_frontier",
     "uncertainty",
     "footprints",
+    "theory_step",
+    "step",
+    "sweep",
     "doctests",
 )
 """Beginnings of the names of files that take long, longest first: started first, so that no worker
@@ -66,6 +69,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr == "not slow":
         flags = os.environ.get("XLA_FLAGS", "").split()
         os.environ["XLA_FLAGS"] = " ".join([*flags, *(flag for flag in QUICK if flag not in flags)])
+        # programs that are compiled to run on many plans run on few here
+        sweep = import_module("dmodel.sweep")
+        sweep.for_many = sweep.quick_to_compile
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 

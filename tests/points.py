@@ -13,6 +13,9 @@ import numpy as np
 from dmodel.blocks import Attention, Dense, Experts, Latent, Linear, Mamba2, Sparse
 from dmodel.catalog.shapes import decoder
 from dmodel.coefficients import SPECS, Coefficients
+from dmodel.operations import Unknown
+from dmodel.recorded import Ready
+from dmodel.recording import recorded
 from dmodel.records import NONE, Chip, Cluster, Model, Network, Plan, sized, stacked
 
 Tree = Any
@@ -397,8 +400,43 @@ def case(tree: Tree, i: int) -> Tree:
 
 
 def quick(f: Callable) -> Callable:
-    """Compile with little optimization."""
-    return jax.jit(f, compiler_options=QUICK)
+    """What f computes, traced once for each structure that it is given and then done by numpy, as
+    that takes no time beside compiling it. What has no counterpart in numpy is compiled."""
+    known: dict[Any, Callable] = {}
+
+    def found(*given: Tree) -> Tree:
+        given = jax.tree.map(np.asarray, given)
+        leaves, tree = jax.tree.flatten(given)
+        key = tree, tuple((x.shape, x.dtype) for x in leaves)
+        if key not in known:
+            known[key] = _by_numpy(f, given)
+        return known[key](*given)
+
+    return found
+
+
+def _by_numpy(f: Callable, given: tuple) -> Callable:
+    """f for what has the structure of that given."""
+    compiled = jax.jit(f, compiler_options=QUICK)
+    if any(x.ndim and x.dtype != np.float64 for x in jax.tree.leaves(given)):
+        return compiled
+    answers: list[Any] = []
+
+    def named(*given: Tree) -> dict[str, Any]:
+        leaves, tree = jax.tree.flatten(f(*given))
+        answers[:] = [tree]
+        return {f"{i:06}": leaf for i, leaf in enumerate(leaves)}
+
+    try:
+        ready = Ready(recorded(named, *given))
+    except Unknown:
+        return compiled
+
+    def run(*given: Tree) -> Tree:
+        found = ready([x.astype(np.float64) for x in jax.tree.leaves(given)])
+        return jax.tree.unflatten(answers[0], found)
+
+    return run
 
 
 def jittered(tree: Tree, rng: np.random.Generator, spread: float) -> Tree:

@@ -25,8 +25,8 @@ from tests.studies import quick_study
 ROOT = Path(__file__).parents[1]
 
 
-def by_shell(name: str, out: Path, *more: str) -> dict:
-    """Run by the shell, which hands on the study's own options."""
+def by_shell(name: str, out: Path) -> dict:
+    """The document of a study that the shell runs."""
     command = [
         sys.executable,
         "-m",
@@ -37,15 +37,20 @@ def by_shell(name: str, out: Path, *more: str) -> dict:
         "--json",
         "--out",
         str(out),
-        *more,
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
+def test_the_shell_runs_a_study(tmp_path):
+    document = by_shell("data_movement_limits_walls", tmp_path)
+    assert document["study"] == "data_movement_limits_walls" and document["rows"]
+    assert (tmp_path / "data_movement_limits_walls.png").stat().st_size > 10_000
+
+
 def test_few_shot(tmp_path):
-    document = by_shell("few_shot", tmp_path, "--targets", "vtrain-multi")
+    document = quick_study("few_shot", tmp_path, "--targets", "vtrain-multi")
     (line,) = document["rows"]
     assert line["rows_used"] == 12 and line["rows_judged"] == 24 and 0.0 < line["median"] < 15.0
     assert (tmp_path / "few_shot.png").stat().st_size > 10_000
@@ -130,6 +135,7 @@ def test_accuracy(tmp_path):
 
 
 def test_a_study_of_the_shell_refuses_as_it_does(tmp_path):
+    """The shell hands on the study's own options."""
     command = [
         sys.executable,
         "-m",

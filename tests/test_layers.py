@@ -125,7 +125,7 @@ ALLOWED: dict[str, set[str]] = {
     "sweep": BELOW_RUN | {"flattened"},
     "run": BELOW_RUN,
     "design": BELOW_RUN | WORDS | {"run", "sweep", "recorded"},
-    "codesign": BELOW_RUN | {"run", "recorded", "design", "profiles"},
+    "codesign": BELOW_RUN | {"run", "sweep", "recorded", "design", "profiles"},
     "sensitivity": BELOW_RUN | WORDS | {"run", "sweep", "design", "recorded"},
     "energy": BELOW_RUN | {"run"},
     "returns": BELOW_RUN | {"run", "energy", "sweep", "design"},

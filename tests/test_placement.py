@@ -102,7 +102,7 @@ def test_factors_are_those_of_a_list_of_devices(sizes, order):
     ],
 )
 def test_known_layouts(sizes, degrees, expected):
-    found = place(plan(**degrees), np.array(SIZES[sizes]))
+    found = place_all(plan(**degrees), np.array(SIZES[sizes]))
     for name, value in expected.items():
         np.testing.assert_allclose(getattr(found, name), value, rtol=1e-12, err_msg=name)
 
@@ -136,7 +136,8 @@ def test_factors_multiply_to_the_group(order):
 def test_shard_is_cut_to_the_data_parallel_ranks():
     """A shard wider than dp counts as dp; one narrower than ep leaves each rank its experts."""
     wide, narrow = (
-        place(plan(dp=16.0, ep=4.0, shard=shard), np.array([8.0, np.inf])) for shard in (64.0, 2.0)
+        place_all(plan(dp=16.0, ep=4.0, shard=shard), np.array([8.0, np.inf]))
+        for shard in (64.0, 2.0)
     )
     assert np.prod(wide.shard) == pytest.approx(16.0) and np.prod(wide.replica) == pytest.approx(
         1.0

@@ -17,6 +17,7 @@ import pytest
 
 import dmodel
 from dmodel import called, entries, recorded
+from dmodel.cli import compiled
 from dmodel.entries import Entry
 from dmodel.operations import Unknown
 from dmodel.recorded import Recorded
@@ -167,6 +168,37 @@ def test_what_was_used_longest_ago_goes_first(cache, monkeypatch):
     os.utime(half, (1, 1))
     entries.write(place, "5", Entry({}, b"x"))
     assert sorted(p.name for p in files(place)) == [f"{i}{entries.ENDING}" for i in (3, 4, 5)]
+
+
+def test_of_compiled_code_what_was_used_longest_ago_goes_at_the_end(tmp_path, monkeypatch):
+    """By number and by bytes; other files, and the last one used whatever its size, stay."""
+    monkeypatch.setattr(compiled, "MOST_FILES", 3)
+    monkeypatch.setattr(compiled, "MOST_BYTES", 25)
+    for i in range(6):
+        (tmp_path / f"{i}-cache").write_bytes(bytes(10))
+        os.utime(tmp_path / f"{i}-cache", (i, i))
+    (tmp_path / "0-cache").touch()
+    (tmp_path / "note").write_text("of somebody else")
+    compiled.tidy(tmp_path)
+    assert {p.name for p in files(tmp_path)} == {"0-cache", "5-cache", "note"}
+    (tmp_path / "whole-cache").write_bytes(bytes(100))
+    compiled.tidy(tmp_path)
+    assert {p.name for p in files(tmp_path)} == {"whole-cache", "note"}
+
+
+def test_a_command_bounds_the_folder_that_it_fills(cache, monkeypatch):
+    """Once at its end; not one that JAX had before."""
+    registered = []
+    monkeypatch.setattr(compiled.atexit, "register", lambda *words: registered.append(words))
+    names = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
+    before = {name: getattr(jax.config, name) for name in names}
+    try:
+        compiled.keep_compiled_code()
+        compiled.keep_compiled_code()
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+    assert registered == [(compiled.tidy, compiled.cache_folder())]
 
 
 def test_sources_that_changed_while_a_process_ran_are_not_told(monkeypatch):

@@ -131,13 +131,7 @@ def missed(case: int, output: str = "step_time") -> dict[str, tuple[float, float
     }
 
 
-SLOW = tuple(i for i, name in enumerate(IDS) if name.startswith("one level"))
-"""Cases with a program of their own to compile, half a minute for both tests of them."""
-
-EACH = [
-    pytest.param(i, id=name, marks=[pytest.mark.slow] if i in SLOW else [])
-    for i, name in enumerate(IDS)
-]
+EACH = [pytest.param(i, id=name) for i, name in enumerate(IDS)]
 
 
 @pytest.mark.parametrize("case", EACH)
@@ -146,7 +140,6 @@ def test_elasticities_are_finite_differences(case):
     assert not missed(case)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("output", [o for o in OUTPUTS if o != "step_time"])
 def test_elasticities_of_other_outputs_are_finite_differences(output):
     assert not missed(IDS.index("3d, interleaved"), output)

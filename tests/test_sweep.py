@@ -16,6 +16,7 @@ from dmodel import coefficients
 from dmodel.catalog.shapes import decoder
 from dmodel.records import Chip, Cluster, Network, Plan, leaf
 from dmodel.step import memory_use, step_time
+from tests.points import quick
 
 # the package gives the function of that name
 sweep = importlib.import_module("dmodel.sweep")
@@ -53,6 +54,7 @@ MODEL = decoder(
 )
 FIXED = {"system": SYSTEM, "model": MODEL, "coefficients": coefficients.default()}
 DEGREES = ("dp", "tp", "pp", "micro_batch", "recompute_layers")
+STEP, MEMORY = quick(step_time), quick(memory_use)
 
 
 def plans(n, seed=0):
@@ -145,11 +147,9 @@ def test_a_sweep_is_a_loop_over_plans():
     for i in range(6):
         one = jax.tree.map(lambda x, i=i: float(x if np.ndim(x) == 0 else x[i]), batch)
         assert found.step_time_s[i] == pytest.approx(
-            float(step_time(SYSTEM, MODEL, one, FIXED["coefficients"]).total), rel=1e-12
+            float(STEP(SYSTEM, MODEL, one, FIXED["coefficients"]).total), rel=1e-12
         )
-        assert found.memory_bytes[i] == pytest.approx(
-            float(memory_use(MODEL, one).total), rel=1e-12
-        )
+        assert found.memory_bytes[i] == pytest.approx(float(MEMORY(MODEL, one).total), rel=1e-12)
 
 
 @pytest.mark.parametrize("change", [1, 5000])
@@ -202,10 +202,7 @@ def test_gradients_of_plans_are_those_of_jax():
         seconds, batch, FIXED, wrt=(*DEGREES, "system.network.bytes_per_s")
     )
     full = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (40,)), batch)
-    quick = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-    total, expected = jax.jit(
-        jax.value_and_grad(lambda p: seconds(p, FIXED).sum()), compiler_options=quick
-    )(full)
+    total, expected = quick(jax.value_and_grad(lambda p: seconds(p, FIXED).sum()))(full)
     np.testing.assert_allclose(value.sum(), total, rtol=1e-12)
     for name in DEGREES:
         np.testing.assert_allclose(slopes[name], leaf(expected, name), rtol=1e-9, atol=1e-12)

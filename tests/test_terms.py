@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.points import batch, case, log_differences, log_slopes, quick
+from tests.points import QUICK, batch, case, log_differences, log_slopes, quick
 from tests.terms import TERMS, public_functions
 
 IDS = sorted(TERMS)
@@ -39,12 +39,12 @@ def weights_for(values, one_unit, even):
         jnp.where(even, 1.0, rng.uniform(0.5, 1.5, x.shape) / size)
         for x, size in zip(leaves, sizes, strict=True)
     ]
-    return [jnp.where(jnp.isfinite(x), w, 0.0) for x, w in zip(leaves, weights, strict=True)]
+    return [jnp.where(jnp.abs(x) < inf, w, 0.0) for x, w in zip(leaves, weights, strict=True)]
 
 
 @cache
 def program(name, sharpness):
-    """Points and edges of a term as one batch, and what is compiled once for all its tests: values,
+    """Points and edges of a term as one batch, and what is traced once for all its tests: values,
     weights, slopes of their product."""
     term = TERMS[name]
 
@@ -92,22 +92,42 @@ def test_gradient_is_the_finite_difference(name, sharpness):
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_compiled_batched_and_looped_agree(name):
-    """The last axis of a batch, `vmap`, and a loop over single cases without compilation; all in
-    float64."""
+def test_batched_and_looped_agree(name):
+    """The last axis of a batch, `vmap`, and a loop over single cases; all in float64."""
     term = TERMS[name]
     every, run = program(name, 8.0)
+    call = lambda x: term.call(x, 8.0)  # noqa: E731
     x = first(every, len([*term.points, *term.edges[:3]]))
-    batched = run(every, True)[0]
-    mapped = quick(jax.vmap(lambda x: term.call(x, 8.0), in_axes=-1, out_axes=-1))(x)
+    batched, mapped = run(every, True)[0], quick(jax.vmap(call, in_axes=-1, out_axes=-1))(x)
+    one_by_one = quick(call)
     assert {leaf.dtype for leaf in jax.tree.leaves(batched)} == {jnp.dtype("float64")}
     for i in (0, len(term.points) - 1, jax.tree.leaves(x)[0].shape[-1] - 1):
-        one = term.call(case(x, i), 8.0)
+        one = one_by_one(case(x, i))
         for looped, b, m in zip(
             *map(jax.tree.leaves, (one, case(batched, i), case(mapped, i))), strict=True
         ):
             np.testing.assert_allclose(b, looped, rtol=2e-13, atol=1e-300)
             np.testing.assert_allclose(m, looped, rtol=2e-13, atol=1e-300)
+
+
+WHOLE = ("step.memory_use", "step.step_time")
+"""What all others are part of: compiled in the quick tests too."""
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in WHOLE else pytest.param(n, marks=pytest.mark.slow) for n in IDS]
+)
+def test_compiled_and_without_compilation_agree(name):
+    """By XLA in one program, operation by operation, and by numpy, which the other tests use."""
+    term = TERMS[name]
+    every, run = program(name, 8.0)
+    x = first(every, len([*term.points, *term.edges[:3]]))
+    compiled = jax.jit(lambda x: term.call(x, 8.0), compiler_options=QUICK)(x)
+    assert {leaf.dtype for leaf in jax.tree.leaves(compiled)} == {jnp.dtype("float64")}
+    by_numpy, one = run(every, True)[0], term.call(case(x, 0), 8.0)
+    for c, n, single in zip(*map(jax.tree.leaves, (compiled, by_numpy, one)), strict=True):
+        np.testing.assert_allclose(c, n[..., : c.shape[-1]], rtol=2e-13, atol=1e-300)
+        np.testing.assert_allclose(single, n[..., 0], rtol=2e-13, atol=1e-300)
 
 
 @pytest.mark.parametrize(("name", "sharpness"), [(n, p) for n, p in SOFT if TERMS[n].edges])

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from pathlib import Path
 
 from dmodel import entries
+
+MOST_FILES, MOST_BYTES = 4096, 2**28
+"""What the folder of JAX's compiled code holds at most once a command has ended."""
 
 
 def cache_folder() -> Path:
@@ -45,7 +49,11 @@ def load_numpy_for_small_matrices() -> None:
 
 def keep_compiled_code() -> None:
     """Let JAX keep compiled code on disk, so that it compiles once; without a folder of the user's
-    own it compiles every time. Where JAX has that folder already nothing changes."""
+    own it compiles every time. Where JAX has that folder already nothing changes.
+
+    JAX drops nothing by itself (to do so it asks for one package more); so at the end of the
+    command the code that was used longest ago goes.
+    """
     import jax
 
     folder = entries.folder("jax")
@@ -53,3 +61,9 @@ def keep_compiled_code() -> None:
     if folder is not None and str(folder) != set_already:
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        atexit.register(tidy, folder)
+
+
+def tidy(folder: Path) -> None:
+    """Drop what was used longest ago from a folder of JAX's compiled code."""
+    entries.bound(folder, "*-cache", MOST_FILES, MOST_BYTES)
