@@ -188,8 +188,8 @@ EXPECTED = [
             "n_accel": "512",
             "micro_batch": "1",
         }
-        | {"accelerator": "GB200"},
-        set(),
+        | {"accelerator": None},
+        {"accelerator"},
     ),
     (
         "mlperf_throughput.log",
@@ -437,7 +437,7 @@ def test_collectives_become_the_table_of_micro_benchmarks(tmp_path):
 
 def test_rows_are_traces_that_the_reader_takes(tmp_path):
     files = [SAMPLES / e[0] for e in EXPECTED if e[3] <= {"accelerator"}]
-    found = read(files, given={"accelerator": "H100-80GB"})
+    found = read(files, given={"accelerator": "GB200", "precision": "nvfp4"})
     save(found, tmp_path / "traces.csv")
     table = traces.read(tmp_path / "traces.csv")
     assert found.unusable == {} and table.problems == ()
@@ -639,9 +639,9 @@ def test_no_steps_no_summary():
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_mutated_files_never_end_in_a_traceback(name):
-    tally = fuzz.fuzz(name, fuzz.samples()[name], 40, seed=1)
+    tally = fuzz.fuzz(name, fuzz.samples()[name], 200, seed=1)
     assert tally.defects == []
-    assert sum(tally.counts.values()) == 40 and len(tally.counts) >= 2
+    assert sum(tally.counts.values()) == 200 and len(tally.counts) >= 2
 
 
 def run(*words: object, code: int = 0):

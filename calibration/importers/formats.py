@@ -6,7 +6,22 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from calibration.importers import kineto, maxtext, megatron, mlperf, nccl, nemo, torchtitan, xplane
+from calibration.importers import (
+    figures,
+    frameworks,
+    golden,
+    kineto,
+    lightning,
+    maxtext,
+    megatron,
+    memory,
+    mlperf,
+    nccl,
+    nemo,
+    torchtitan,
+    trainer,
+    xplane,
+)
 from calibration.importers.found import Result, Trouble
 from calibration.importers.source import Source
 from dmodel.errors import InputError
@@ -23,12 +38,23 @@ class Format(NamedTuple):
 
 FORMATS: dict[str, Format] = {
     kineto.NAME: Format("Chrome trace of the PyTorch profiler, JSON", kineto.SIGN, kineto.parse),
-    nccl.NAME: Format("log of nccl-tests or rccl-tests", nccl.SIGN, nccl.parse),
     mlperf.NAME: Format("MLPerf training log, :::MLLOG lines", mlperf.SIGN, mlperf.parse),
     maxtext.NAME: Format("MaxText training log", maxtext.SIGN, maxtext.parse),
     torchtitan.NAME: Format("torchtitan training log", torchtitan.SIGN, torchtitan.parse),
     nemo.NAME: Format("NeMo training log", nemo.SIGN, nemo.parse),
     megatron.NAME: Format("Megatron-LM training log", megatron.SIGN, megatron.parse),
+    golden.NAME: Format("golden values of Megatron-LM, JSON", golden.SIGN, golden.parse),
+    **{f.name: Format(f.about, f.sign, figures.parser(f)) for f in frameworks.FRAMEWORKS},
+    lightning.NAME: Format("log of Lightning, its progress bar", lightning.SIGN, lightning.parse),
+    trainer.NAME: Format(
+        "log of the Hugging Face Trainer, Axolotl or LLaMA-Factory", trainer.SIGN, trainer.parse
+    ),
+    memory.NAME: Format(
+        "memory snapshot of PyTorch as JSON, or memory analysis of XLA", memory.SIGN, memory.parse
+    ),
+    nccl.NAME: Format(
+        "log of nccl-tests, rccl-tests, mscclpp-test or nccom-test", nccl.SIGN, nccl.parse
+    ),
     xplane.NAME: Format("profile of JAX or XLA, .xplane.pb", None, xplane.parse),
 }
 """By name, in the order in which they are tried."""
@@ -45,6 +71,8 @@ def detect(source: Source) -> str:
     found = _by_text(source) if source.is_text else None
     if found:
         return found
+    if memory.is_pickle(source.data):
+        raise InputError(f"{source.name}: {memory.CONVERT}")
     known = "; ".join(f"{name}: {f.about}" for name, f in FORMATS.items())
     raise InputError(
         f"{source.name}:1: of no known format, it begins with {source.data[:40]!r}. Known are "
@@ -89,8 +117,9 @@ def parse(source: Source, name: str | None = None) -> tuple[str, Result]:
 
 
 def _first_trouble(source: Source, name: str, result: Result) -> Trouble | str:
+    of_all = (trouble for trouble in result.troubles if trouble.place == "whole file")
     if result.troubles:
-        return result.troubles[0]
+        return next(of_all, result.troubles[0])
     return f"{source.name}:1: it has no measured {_what(name)}"
 
 

@@ -51,16 +51,21 @@ class Result:
 
     Attributes:
       file: its name. table: "traces" or "collectives". rows: (line it begins on, cells by column).
+      rates: of each row what makes a step time once its batch is known: `samples_per_s`,
+      `tokens_per_s`, of all devices.
       troubles: what was left out. details: more than fits into cells, for the JSON document.
+      hints: column → what the file lets guess of it, as it is to be typed, and why.
     """
 
     def __init__(self, file: str, table: str = TRACES):
         self.file = file
         self.table = table
         self.rows: list[tuple[int, dict[str, str]]] = []
+        self.rates: list[Mapping[str, float]] = []
         self.troubles: list[Trouble] = []
         self.unnamed = 0
         self.details: dict[str, Any] = {}
+        self.hints: dict[str, str] = {}
 
     def trouble(self, place: str, reason: str) -> None:
         """Note something that could not be read."""
@@ -73,7 +78,9 @@ class Result:
         """Note a line that could not be read."""
         self.trouble(f"line {line}", reason)
 
-    def add(self, line: int, cells: Mapping[str, Any]) -> None:
+    def add(
+        self, line: int, cells: Mapping[str, Any], rates: Mapping[str, float | None] = {}
+    ) -> None:
         """Take a row; cells that their column does not allow are left blank, and named."""
         row = {}
         for name, value in cells.items():
@@ -83,6 +90,7 @@ class Result:
             elif text:
                 row[name] = text
         self.rows.append((line, row))
+        self.rates.append(nonzero(**rates))
 
 
 def column(name: str, table: str) -> Column | None:

@@ -5,7 +5,9 @@ well.
 
 Ends well: rows and nothing to complain of (full), rows and named places that were left out
 (partial), or one clear message (error). Any other exception is a defect, and so is a cell that is
-no number or out of range; both are listed, and the exit code is 1.
+no number or out of range, or a row beyond physics without a flag; all are listed, and the exit code
+is 1. One file in `COMPLETED` is imported with all that a row needs besides, so that its time can be
+held against the chip's peak; a row without that has no peak to be held against.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from calibration.importers import formats, tables
-from calibration.importers.found import cell, number
+from calibration.importers.found import TRACES, cell, number
 from calibration.importers.source import MAGIC, Source
 from dmodel.errors import InputError
 
@@ -48,6 +50,50 @@ FIGURES = (
     "−3",
 )
 """What numbers are replaced by."""
+
+COMPLETED = 4
+"""Of so many files one is completed."""
+
+FACTS = {
+    "model": "llama-3-8b",
+    "n_layers": "32",
+    "d_model": "4096",
+    "d_ff": "14336",
+    "gated_mlp": "1",
+    "n_heads": "32",
+    "n_kv_heads": "8",
+    "head_dim": "128",
+    "vocab": "128256",
+    "n_params": "8030000000",
+    "seq_len": "8192",
+    "accelerator": "H100-80GB",
+    "precision": "bf16",
+    "n_accel": "64",
+    "dp": "64",
+    "tp": "1",
+    "pp": "1",
+    "cp": "1",
+    "ep": "1",
+    "interleave": "1",
+    "zero_stage": "1",
+    "global_batch": "128",
+    "micro_batch": "1",
+}
+"""What completes a row of a run; it takes the place of what the file says."""
+
+FACTS_OF_COLLECTIVES = {
+    "collective": "all_reduce",
+    "accelerator": "H100-80GB",
+    "n_accel": "16",
+    "nodes": "2",
+}
+
+LEAST_TIME_S = 6.0 * 7.5e9 * 128 * 8192 / (64 * 989.4e12)
+"""Seconds that the products of `FACTS` take at the peak: 6 FLOP for each token and parameter that
+is no embedding, of 7.5e9 [NVIDIA, H100 datasheet: 989.4 TFLOP/s dense]."""
+
+MOST_GIB = 1.1 * 80e9 / 2**30
+"""Memory of the chip of `FACTS`, with room for how its size is rounded."""
 
 Mutation = Callable[[random.Random, bytes], bytes]
 
@@ -197,21 +243,28 @@ def mutated(rng: random.Random, data: bytes) -> tuple[str, bytes]:
     return "+".join(names), gzip.compress(out, 1) if inside else out
 
 
-def outcome(name: str, data: bytes, format: str | None) -> str:
+def outcome(name: str, data: bytes, format: str | None, completed: bool = False) -> str:
     """What became of one file: "full", "partial" or "error".
+
+    Args:
+      completed: what rows need besides is given.
 
     Raises:
       ValueError: a row that should not be. Any other exception is a defect of an importer.
     """
     try:
         found, result = formats.parse(Source(name, data), format)
-        imported = tables.together([(found, result)], [], list(result.troubles), {})
+        given = FACTS if result.table == TRACES else FACTS_OF_COLLECTIVES
+        given = given if completed else {}
+        imported = tables.together([(found, result)], [], list(result.troubles), given)
     except InputError as error:
         if name not in str(error) or len(str(error)) > 2000:
             raise ValueError(f"a message that does not help: {str(error)[:300]!r}") from None
         return "error"
     for row in imported.rows:
         _check(row, imported.table)
+        if completed:
+            _check_physics(row, imported.table)
     return "partial" if result.troubles else "full"
 
 
@@ -225,6 +278,20 @@ def _check(row: dict[str, str], table: str) -> None:
             raise ValueError(f"{name} = {row.get(name)!r}")
 
 
+def _check_physics(row: dict[str, str], table: str) -> None:
+    """Refuse a completed row beyond the chip that has no flag."""
+    if table != TRACES:
+        if number(row.get("busbw_GBs", "1")) == 0.0 or row.get("n_accel") == "1":
+            raise ValueError(f"a collective of nothing: {row}")
+        return
+    rate = number(row.get("tokens_per_s_per_accel", "")) or float("inf")
+    seconds = number(row.get("step_time_s", "")) or 128 * 8192 / (64 * rate) or float("inf")
+    peak = number(row.get("peak_memory_gib", "0")) or 0.0
+    beyond = 0.0 < seconds < LEAST_TIME_S or peak > MOST_GIB
+    if beyond and "implausible" not in row.get("flag", ""):
+        raise ValueError(f"beyond the chip without a flag: {seconds} s, {peak} GiB")
+
+
 def fuzz(name: str, files: Sequence[tuple[str, bytes]], n: int, seed: int = 0) -> Tally:
     """Import `n` mutations of the samples of a format; every other one with the format named."""
     rng = random.Random(f"{seed} {name}")
@@ -235,7 +302,8 @@ def fuzz(name: str, files: Sequence[tuple[str, bytes]], n: int, seed: int = 0) -
         how, bad = mutated(rng, data)
         begin = time.process_time()
         try:
-            tally.counts[outcome(file, bad, name if rng.random() < 0.5 else None)] += 1
+            format = name if rng.random() < 0.5 else None
+            tally.counts[outcome(file, bad, format, i % COMPLETED == 0)] += 1
         except Exception:  # a fuzzer is to see every exception; each is reported, and fails the run
             tally.counts["traceback"] += 1
             tally.defects.append((f"{file}, mutation {i}: {how}", traceback.format_exc(limit=-4)))
@@ -249,15 +317,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=1000, help="mutated files of each format")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--samples", type=Path, default=SAMPLES, help="folder of recorded samples")
-    parser.add_argument("--only", help="one format")
+    parser.add_argument("--only", nargs="*", help="some formats")
     chosen = parser.parse_args(arguments)
     print(
-        f"{'format':12} {'samples':>8} {'mutated':>8} {'full':>6} {'partial':>8} {'error':>6} "
+        f"{'format':15} {'samples':>8} {'mutated':>8} {'full':>6} {'partial':>8} {'error':>6} "
         f"{'traceback':>10} {'slowest':>8}"
     )
     bad = 0
     for name, files in samples(chosen.samples).items():
-        if chosen.only not in (None, name):
+        if chosen.only and name not in chosen.only:
             continue
         tally = fuzz(name, files, chosen.count, chosen.seed)
         c = tally.counts
@@ -265,7 +333,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{c['full']:6} {c['partial']:8} {c['error']:6} {c['traceback']:10} "
             f"{tally.slowest_s:6.2f} s"
         )
-        print(f"{name:12} {len(files):8} {chosen.count:8} {numbers}", flush=True)
+        print(f"{name:15} {len(files):8} {chosen.count:8} {numbers}", flush=True)
         for how, what in tally.defects[:3]:
             print(f"  {how}\n{what}", file=sys.stderr)
         bad += len(tally.defects)

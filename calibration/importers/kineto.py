@@ -154,12 +154,14 @@ def _row(
     found = summary(result, [step for _, step, _ in chosen])
     if found is None:
         how = (
-            "profile with a schedule and `step()` of the profiler; from JAX, import the "
-            ".xplane.pb beside this file"
+            "give the profiler schedule=torch.profiler.schedule(wait=1, warmup=2, active=5) and "
+            "call its step() after each step; from JAX, import the .xplane.pb beside this file"
         )
         result.trouble("whole file", f"no ProfilerStep annotation: {how}")
         return
     split = _split(result, chosen, found, work)
+    if split is None:
+        return
     about = _described(document)
     notes = [found.note, kernels.words(split), *_rank(document), *_devices(about, split)]
     result.add(
@@ -179,8 +181,11 @@ def _split(
     split = kernels.split(work, begin, end, max(round(1e-9 * (end - begin) / found.seconds), 1))
     result.details["profile"] = split.document() if split else None
     if split is None:
-        what = "no kernel of a device within the steps: profile with activities CPU and CUDA"
-        result.trouble("whole file", f"{what}; only the step time is kept")
+        how = (
+            "what the host did says nothing of a step's time; profile with "
+            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+        )
+        result.trouble("whole file", f"no kernel of a device within the steps: {how}")
     return split
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from calibration.importers.found import Result, count, counted, nonzero, number, truth
 from calibration.importers.source import Source
-from calibration.importers.steps import Step, numbered, seconds_of, summary
+from calibration.importers.steps import Step, numbered, runs, seconds_of, summary
 from dmodel.catalog.stack import stack
 from dmodel.settings import text_of
 
@@ -20,6 +20,9 @@ _PARAMETER = re.compile(r"Config param (\w+):\s?(.*)$")
 _STEP = re.compile(r"completed step: (.*)$")
 _DEVICES = re.compile(r"Num_devices: (\d+)")
 _PARAMETERS = re.compile(r"number parameters: ([\d.]+) billion")
+
+_PLANNED = re.compile(r"Total (?:estimated )?memory size: ([\d.]+) GB")
+"""Of one device, in GiB (`max_utils.print_compiled_memory_stats` divides by 1024^3)."""
 
 Config = dict[str, str]
 Degrees = dict[str, int | None]
@@ -66,7 +69,7 @@ Again = tuple[str | None, dict[str, Any], list[str]]
 """What is recomputed: the column's word, settings beside it, remarks."""
 
 
-TOLD = ((_DEVICES, "devices"), (_PARAMETERS, "billions"))
+TOLD = ((_DEVICES, "devices"), (_PARAMETERS, "billions"), (_PLANNED, "planned_gb"))
 """Messages, and the names under which their figures stand beside the parameters."""
 
 
@@ -119,15 +122,24 @@ def _step(result: Result, line: int, text: str) -> list[Step]:
 
 
 def _row(result: Result, config: Config, steps: list[Step]) -> None:
+    for run in runs(steps):
+        _row_of_run(result, config, run)
+
+
+def _row_of_run(result: Result, config: Config, steps: list[Step]) -> None:
     found = summary(result, steps)
     if found is None:
         return
     cells, notes = described(config)
+    planned = number(config.get("planned_gb"))
+    if planned:
+        notes.append("peak memory is what XLA plans (memory_analysis), of one device")
     cells |= {
         "stack": STACK,
         "step_time_s": found.seconds,
         "tflops_reported": found.median("tflops"),
         "tokens_per_s_per_accel": found.median("tokens"),
+        "peak_memory_gib": planned,
         "note": "; ".join([found.note, *notes]),
     }
     result.add(found.line, cells)

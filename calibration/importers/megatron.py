@@ -19,7 +19,7 @@ from calibration.importers.found import (
     truth,
 )
 from calibration.importers.source import Source
-from calibration.importers.steps import Step, numbered, seconds_of, summary
+from calibration.importers.steps import Step, Summary, numbered, runs, seconds_of, summary
 
 NAME, STACK = "megatron", "megatron-lm"
 SIGN = re.compile(r"elapsed time per iteration \((?:ms|s)\)")
@@ -91,7 +91,8 @@ def parse(source: Source) -> Result:
         _take(log, line, text)
     for run in log.runs:
         for batch, steps in run.steps.items():
-            _row(log.result, run, batch, steps)
+            for each in runs(steps):
+                _row(log.result, run, batch, each)
     return log.result
 
 
@@ -137,7 +138,7 @@ def _degrees(text: str) -> Arguments:
 def _iteration(log: _Log, line: int, found: re.Match[str]) -> None:
     """Take one line of iterations."""
     values = _fields(found[3])
-    time = _elapsed(values)
+    time, mean = _elapsed(values)
     if time is None:
         log.result.bad_line(
             line,
@@ -148,25 +149,28 @@ def _iteration(log: _Log, line: int, found: re.Match[str]) -> None:
     seconds = seconds_of(log.result, line, *time)
     if step is None or seconds is None:
         return
-    rate = number(values.get("throughput per GPU (TFLOP/s/GPU)", values.get("TFLOPs")))
+    told = values.get("throughput per GPU (TFLOP/s/GPU)", values.get("TFLOPs", ""))
+    rate = number(told.partition("/")[0])
     batch = count(values.get("global batch size", log.run.arguments.get("global_batch_size")))
-    log.run.steps.setdefault(batch, []).append(Step(line, step, seconds, nonzero(tflops=rate)))
+    figures = nonzero(tflops=rate, mean=number(mean))
+    log.run.steps.setdefault(batch, []).append(Step(line, step, seconds, figures))
 
 
 def _fields(text: str) -> dict[str, str]:
-    """`name: value` between bars; what no bar follows may be cut short, and some forks write
-    `this/mean`."""
+    """`name: value` between bars; what no bar follows may be cut short."""
     whole = text.split("|")[:-1]
     fields = dict(part.split(":", 1) for part in whole if ":" in part)
-    return {name.strip(): value.partition("/")[0].strip() for name, value in fields.items()}
+    return {name.strip(): value.strip() for name, value in fields.items()}
 
 
-def _elapsed(values: dict[str, str]) -> tuple[str, float] | None:
-    """The time of an iteration as written, and seconds of its unit."""
+def _elapsed(values: dict[str, str]) -> tuple[tuple[str, float] | None, str | None]:
+    """The time of an iteration as written with seconds of its unit, and the mean of the run that
+    some forks write behind it (`this/mean`)."""
     for name, value in values.items():
         if name.startswith("elapsed time per iteration"):
-            return value, 1e-3 if name.endswith("(ms)") else 1.0
-    return None
+            this, _, mean = value.partition("/")
+            return (this.strip(), 1e-3 if name.endswith("(ms)") else 1.0), mean.strip() or None
+    return None, None
 
 
 LINES: tuple[tuple[re.Pattern[str], Callable[[_Log, int, re.Match[str]], None]], ...] = (
@@ -189,15 +193,33 @@ def _row(result: Result, run: _Run, batch: int | None, steps: list[Step]) -> Non
     cells, notes = described(a)
     if not run.arguments:
         notes.append("no dump of arguments in the log")
+    seconds, says = _of_few(found, steps)
     cells |= {
         "stack": STACK,
         "global_batch": batch or count(a.get("global_batch_size")),
-        "step_time_s": found.seconds,
+        "step_time_s": seconds,
         "tflops_reported": found.median("tflops"),
         "peak_memory_gib": run.peak_mib / 1024.0 if run.peak_mib else None,
-        "note": "; ".join([found.note, *notes]),
+        "note": "; ".join([found.note, *says, *notes]),
     }
     result.add(found.line, cells)
+
+
+FEW = 3
+"""Logged times below which the mean of the run that a fork writes says more than their median."""
+
+
+def _of_few(found: Summary, steps: list[Step]) -> tuple[float, list[str]]:
+    """The step time, and what to say of the mean of the run, where a fork writes one. It is in the
+    unit of the times."""
+    last = steps[-1]
+    mean = last.metrics.get("mean")
+    # the unit is milliseconds or seconds: the mean is near the time in one of them
+    unit = min((1.0, 1e-3), key=lambda u: abs((mean or 0.0) * u / last.seconds - 1.0))
+    if mean is None or not 0.1 < mean * unit / last.seconds < 10.0:
+        return found.seconds, []
+    says = f"last {last.seconds:.6g} s, mean of the run {mean * unit:.6g} s"
+    return (mean * unit if found.kept < FEW else found.seconds), [says]
 
 
 def described(a: Arguments) -> tuple[dict[str, Any], list[str]]:

@@ -1,8 +1,9 @@
-"""Training logs of NeMo: lines of iterations or states of a progress bar with `train_step_timing in
-s`, and the configuration as YAML."""
+"""Training logs of NeMo: lines of iterations, states of a progress bar or lines of DLLogger with
+`train_step_timing in s`, and the configuration as YAML or as DLLogger's parameters."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,7 @@ from calibration.importers.found import (
     truth,
 )
 from calibration.importers.source import Line, Source
-from calibration.importers.steps import Step, numbered, seconds_of, summary
+from calibration.importers.steps import Step, numbered, runs, seconds_of, summary
 from dmodel.units import GIB
 
 NAME, STACK = "nemo", "nemo"
@@ -31,6 +32,7 @@ SIGN = re.compile(r"train_step_timing in s|reduced_train_loss")
 _ITERATION = re.compile(r"Training epoch \S+, iteration (\S{1,20}?)/\S{1,20} \|(.*)$")
 _BAR = re.compile(r"Epoch \S{1,20}?:[^/]{0,200}\b\d{1,12}/\d{1,12} \[[^,\]]{0,40},(.*)$")
 _PACE = re.compile(r"([\d.]{1,12})(s/it|it/s)\b")
+_LOGGER = re.compile(r"\bDLLL (\{.*)$")
 _CONFIGURATION = re.compile(r"Experiment configuration")
 _VOCAB = re.compile(r"Padded vocab_size: (\d+)")
 _LAST = re.compile(r"train_step_timing in s[:=]\s*[\d.eE+\-]*$")
@@ -74,7 +76,9 @@ def parse(source: Source) -> Result:
     """One row for each global batch of a log."""
     log, lines = _Log(Result(source.name)), source.lines
     for i, (line, text) in enumerate(lines):
-        if i + 1 == len(lines) and _cut(source, text):
+        if found := _LOGGER.search(text):
+            _logged(log, line, found[1])
+        elif i + 1 == len(lines) and _cut(source, text):
             log.result.bad_line(
                 line, "the file ends within a step time, or right behind it; left out"
             )
@@ -85,8 +89,27 @@ def parse(source: Source) -> Result:
         elif values := _values(text):
             _take(log, line, values)
     for batch, steps in log.groups.items():
-        _row(log, batch, steps)
+        for run in runs(steps):
+            _row(log, batch, run)
     return log.result
+
+
+def _logged(log: _Log, line: int, text: str) -> None:
+    """Take a line of DLLogger: parameters by path, or the figures of a step."""
+    try:
+        entry = json.JSONDecoder().raw_decode(text)[0]
+    except (ValueError, RecursionError) as error:
+        log.result.bad_line(line, f"no whole JSON object after DLLL ({str(error)[:60]}); left out")
+        return
+    data = entry.get("data") if isinstance(entry, dict) else None
+    if not isinstance(data, dict):
+        return
+    if entry.get("step") == "PARAMETER":
+        named = {str(k).removeprefix("cfg/").replace("/", "."): v for k, v in data.items()}
+        log.config |= settings.flat(named)
+    elif any(name in data for name in ("train_step_timing in s", "reduced_train_loss")):
+        values = {str(k): str(v) for k, v in data.items()}
+        _take(log, line, {"global_step": str(entry.get("step"))} | values)
 
 
 def _cut(source: Source, last: str) -> bool:

@@ -3,8 +3,10 @@ never an exception."""
 
 from __future__ import annotations
 
+import json
 import re
 import zlib
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +20,77 @@ kept."""
 LARGEST = 2**31
 """Bytes of a file, unpacked; more is refused, since all of it is held in memory."""
 
-CODED = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-"""Colours of a terminal."""
+CODED = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
+"""Colours and titles of a terminal."""
 
-RANK = re.compile(r"^(?:\[\d+,\d+\]<std\w+>:|\[(?:rank|default)\d+\]:|\s?\d{1,5}: )\s?")
-"""What launchers (mpirun, torchrun, srun) put before each line."""
+BEFORE = re.compile(
+    r"^(?:\[\d+,\d+\](?:\[[^\]]*\])?<std\w+>:\s?"  # mpirun --tag-output
+    r"|\[(?:rank|default)\d+\]:\s?"  # torchrun --log-prefix-template, torch.distributed.run
+    r"|\[[\w.\-]+/[\w.\-/]+\]\s"  # kubectl logs --prefix
+    r"|[\w.\-]{1,60}[\-_]\d{1,5}\s{1,8}\|(?:\s|$)"  # docker compose logs
+    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+\-]\d\d:?\d\d)\s"  # --timestamps
+    r"|(?:stdout|stderr) [FP] "  # files of a container runtime
+    r"|\s{0,5}\d{1,5}:(?: |$)"  # srun --label
+    r"|>(?:\s|$)"  # a quotation in Markdown
+    r")"
+)
+"""What launchers, containers and quotations put before each line."""
+
+_CLOCK = re.compile(r"(?<!\d)(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?!\d)")
+
+FENCE = re.compile(r"^\s*(?:```|~~~)[\w\-]*\s*$")
+"""Begin and end of a block of text in Markdown."""
+
+NESTED = 4
+"""Such marks that may stand before one line."""
+
+
+LOGGED = '{"log":'
+"""How a line of docker's own files begins."""
+
+
+def logged(text: str) -> str:
+    """What a line of docker's own files holds; the line itself where it is no JSON.
+
+    >>> logged('{"log":"step: 1","stream":"stdout"}')
+    'step: 1'
+    """
+    try:
+        inside = json.loads(text)["log"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return text
+    return inside.rstrip("\n").replace("\n", " ") if isinstance(inside, str) else text
+
+
+def bare(text: str) -> str:
+    """A line without colours and what stands before it.
+
+    >>> bare("[1,0]<stdout>:# nThread 1"), bare("  0: step: 1"), bare("[rank0]: step: 1")
+    ('# nThread 1', 'step: 1', 'step: 1')
+    """
+    text = CODED.sub("", text).rstrip()
+    for _ in range(NESTED):
+        shorter = BEFORE.sub("", text, count=1)
+        if shorter == text:
+            break
+        text = shorter
+    return text
+
+
+def clock(text: str) -> float | None:
+    """When a line was written [s], by the date in it; None without one.
+
+    >>> clock("2025-03-04 00:44:44,5 - INFO") - clock("2025-03-04T00:44:40Z")
+    4.5
+    """
+    found = _CLOCK.search(text)
+    if not found:
+        return None
+    try:
+        day = datetime(*map(int, found.groups()[:6]), tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+    return day + float(f"0.{found[7] or 0}")
 
 
 class Line(NamedTuple):
@@ -128,9 +196,10 @@ class Source:
         with the same number."""
         found = []
         for i, whole in enumerate(self.text.split("\n"), 1):
+            whole = logged(whole) if whole.startswith(LOGGED) else whole
             states = whole.split("\r") if "\r" in whole else [whole]
             found.extend(
-                Line(i, RANK.sub("", CODED.sub("", state)).rstrip()) for state in states if state
+                Line(i, text) for state in states if state and not FENCE.match(text := bare(state))
             )
         return found
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from calibration.importers import formats
+from calibration.importers import formats, judged
+from calibration.importers.beside import Beside, beside
 from calibration.importers.found import (
     COLLECTIVES,
     PROFILE_COLUMNS,
@@ -19,6 +20,7 @@ from calibration.importers.found import (
     column,
 )
 from calibration.importers.source import Source
+from calibration.importers.told import Said, cells_of, filled, flat, timed, with_given
 from calibration.micro.schema import COLLECTIVE
 from calibration.traces import COLUMNS, TraceTable, write
 from calibration.traces.questions import from_catalog, question_of
@@ -27,7 +29,6 @@ from calibration.traces.schema import SHAPE, misspelled
 from calibration.traces.table import Row
 from dmodel.errors import InputError
 from dmodel.question import degrees
-from dmodel.recomputation import CHOICES
 from dmodel.settings import ALIASES, KNOWN, parse, shown, text_of, unknown, value_of
 
 NEEDED = {
@@ -40,9 +41,6 @@ LAYOUT = ("dp", "tp", "pp")
 LOGGED = ("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads")
 """Columns of a shape that logs tell; one that is blank asks the catalog."""
 
-AGAIN = ("recompute", "recompute_policy", *CHOICES)
-"""Columns and settings of which one says what is recomputed: a given one is in place of all."""
-
 
 class Imported(NamedTuple):
     """Rows of all files.
@@ -54,6 +52,10 @@ class Imported(NamedTuple):
       troubles: what could not be read, and where; files that could not be used included.
       needed: column → rows that are blank there and cannot be used so. unusable: (row, reason) of
         rows that have another fault.
+      hints: column → what files let guess of it, as it is to be typed, and why.
+      conflicts: what files, files beside them and given cells say of the same, and which counts.
+      doubts: what is wrong with rows by physics, in one line each: (file, line, reason), and
+        whether the row is left out, or kept with its flag.
     """
 
     table: str
@@ -63,6 +65,9 @@ class Imported(NamedTuple):
     troubles: list[Trouble]
     needed: dict[str, list[int]]
     unusable: dict[int, str]
+    hints: dict[str, str]
+    conflicts: list[str]
+    doubts: list[judged.Doubt]
 
 
 def settings(pairs: Sequence[str]) -> dict[str, str]:
@@ -77,13 +82,13 @@ def settings(pairs: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for pair in pairs:
         name, text = _setting(pair)
-        for each, value in _flat({name: text}).items():
+        for each, value in flat({name: text}).items():
             if found.get(each, value) != value:
                 raise InputError(
                     f"--set {each} is given twice, as {found[each]} and {value}; give one"
                 )
             found[each] = value
-    return _cells(found)
+    return cells_of(found)
 
 
 def _setting(pair: str) -> tuple[str, str]:
@@ -116,19 +121,6 @@ def _of_set(name: str, value: str) -> str:
         near = misspelled([name]).get(name)
         raise InputError(unknown(name) + (f"; nearest column: {near}" if near else ""))
     return shown(value_of(name, value))
-
-
-def _flat(cells: Mapping[str, str]) -> dict[str, str]:
-    """Cells with each setting of `set` under its own name."""
-    said = {name: shown(value) for name, value in parse(cells.get("set", "")).items()}
-    return {**{name: text for name, text in cells.items() if name != "set"}, **said}
-
-
-def _cells(flat: Mapping[str, str]) -> dict[str, str]:
-    """Cells again, settings together in `set`."""
-    cells = {name: text for name, text in flat.items() if name not in KNOWN}
-    said = text_of({name: text for name, text in flat.items() if name in KNOWN})
-    return cells | ({"set": said} if said else {})
 
 
 class _Files(NamedTuple):
@@ -164,17 +156,22 @@ class _Files(NamedTuple):
 
 
 def read(
-    paths: Sequence[Path], format: str | None = None, given: Mapping[str, str] | None = None
+    paths: Sequence[Path],
+    format: str | None = None,
+    given: Mapping[str, str] | None = None,
+    with_files: Sequence[Path] = (),
 ) -> Imported:
     """Import files into one table.
 
     Args:
       format: of all files; None = by their contents.
       given: cells that hold for all rows, in place of what the files say.
+      with_files: files that say how the run was made; they fill blank cells of all rows.
     Raises:
-      InputError: no file could be used, files of two kinds of tables, or cells given that the table
-        does not have.
+      InputError: no file could be used, files of two kinds of tables, cells given that the table
+        does not have, or nothing but rows that physics forbids.
     """
+    known = [beside(path) for path in with_files]
     files = _Files([], [], [])
     seen: set[Path] = set()
     for path in paths:
@@ -193,7 +190,7 @@ def read(
             "; ".join(f"{t.file}: {t.reason}" for t in files.troubles[:3])
             or "no file given; name one or more logs or profiles"
         )
-    return together(files.results, files.about, files.troubles, given or {})
+    return together(files.results, files.about, files.troubles, given or {}, known)
 
 
 def _table(results: Sequence[tuple[str, Result]]) -> str:
@@ -207,32 +204,87 @@ def _table(results: Sequence[tuple[str, Result]]) -> str:
     return tables.pop()
 
 
+class _Rows(NamedTuple):
+    """Rows while they are put together: cells, (file, line), and what is to be said of them."""
+
+    rows: list[dict[str, str]]
+    origin: list[tuple[str, int]]
+    conflicts: list[str]
+
+
 def together(
     results: Sequence[tuple[str, Result]],
     files: list[dict[str, Any]],
     troubles: list[Trouble],
     given: Mapping[str, str],
+    known: Sequence[Beside] = (),
 ) -> Imported:
     """Rows of several files as one table, with what is still missing.
 
     Raises:
-      InputError: the files make two kinds of tables, or cells are given that the table does not
-        have.
+      InputError: the files make two kinds of tables, cells are given that the table does not have,
+        or physics forbids every row.
     """
     table = _table(results)
+    _check_fits(table, given, known)
+    found = _Rows([], [], [])
+    for _, result in results:
+        for i in range(len(result.rows)):
+            _put(found, result, i, Said(given, known, result.file), table)
+    unusable = _unusable(table, found.rows, found.origin)
+    needed = _needed(table, found.rows)
+    judgement = judged.judge(found.rows, found.origin, table, unusable)
+    if found.rows and not judgement.kept:
+        raise InputError("; ".join(str(doubt) for doubt in judgement.doubts[:3]))
+    return Imported(
+        table,
+        [found.rows[i] for i in judgement.kept],
+        [found.origin[i] for i in judgement.kept],
+        files,
+        troubles,
+        _renumbered(needed, judgement.kept),
+        {n: unusable[i] for n, i in enumerate(judgement.kept) if i in unusable},
+        _hints([result for _, result in results], needed),
+        list(dict.fromkeys(found.conflicts)),
+        judgement.doubts,
+    )
+
+
+def _hints(results: Sequence[Result], needed: Mapping[str, Any]) -> dict[str, str]:
+    """What files let guess of columns that are needed."""
+    found = [pair for result in results for pair in result.hints.items()]
+    return {name: text for name, text in found if name in needed}
+
+
+def _check_fits(table: str, given: Mapping[str, str], known: Sequence[Beside]) -> None:
+    """Refuse cells that a table does not have, and files that say nothing of it."""
     foreign = [name for name in given if column(name, table) is None]
     if foreign:
         raise InputError(
             f"--set {foreign[0]}=…: the files make a table of {table}, which has no such column"
         )
-    rows, origin = [], []
-    for _, result in results:
-        for line, cells in result.rows:
-            whole = _with_given({"source": Path(result.file).name} | cells, given, table)
-            rows.append(with_shape(whole) if table == TRACES else whole)
-            origin.append((result.file, line))
-    unusable = _unusable(table, rows, origin)
-    return Imported(table, rows, origin, files, troubles, _needed(table, rows), unusable)
+    if known and table == COLLECTIVES:
+        raise InputError(
+            f"--with {known[0].path}: the files make a table of collectives, of which it says "
+            "nothing; use --set"
+        )
+
+
+def _renumbered(needed: dict[str, list[int]], kept: Sequence[int]) -> dict[str, list[int]]:
+    """Rows by their places among those that are kept."""
+    place = {i: n for n, i in enumerate(kept)}
+    found = {name: [place[i] for i in rows if i in place] for name, rows in needed.items()}
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def _put(found: _Rows, result: Result, i: int, said: Said, table: str) -> None:
+    """Put a row of a file together: given cells before its own, its own before those beside it."""
+    line, cells = result.rows[i]
+    cells = {"source": Path(result.file).name} | cells
+    whole = with_given(filled(cells, said, found.conflicts), said.given, table)
+    whole = timed(with_shape(whole), result.rates[i]) if table == TRACES else whole
+    found.rows.append(whole)
+    found.origin.append((result.file, line))
 
 
 def _needed(table: str, rows: list[dict[str, str]]) -> dict[str, list[int]]:
@@ -258,27 +310,6 @@ def _open_degrees(row: dict[str, str]) -> tuple[str, ...]:
     except InputError:
         open_ = ("dp",) if blank == LAYOUT else blank
     return open_ if devices else ()
-
-
-def _with_given(row: dict[str, str], given: Mapping[str, str], table: str) -> dict[str, str]:
-    """A row with the cells and settings that a person gave; where the file says something else, the
-    note keeps it."""
-    was, now = _flat(row), _flat(given)
-    gone = set(AGAIN) & set(was) - set(now) if set(AGAIN) & set(now) else set()
-    other = _otherwise(was, now) + [f"{n} {was[n]} left out" for n in AGAIN if n in gone]
-    row = _cells({name: text for name, text in (was | now).items() if name not in gone})
-    if other and table == TRACES:
-        row["note"] = "; ".join(filter(None, [row.get("note"), *other]))
-    return row
-
-
-def _otherwise(was: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What a file says otherwise than is given."""
-    return [
-        f"{name} given in place of {was[name]}"
-        for name, value in now.items()
-        if was.get(name, value) != value and name != "note"
-    ]
 
 
 def with_shape(row: dict[str, str]) -> dict[str, str]:

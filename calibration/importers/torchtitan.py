@@ -10,8 +10,8 @@ from typing import Any
 from calibration.collect.machine import accelerator_name
 from calibration.importers import settings
 from calibration.importers.found import Result, count, counted, nonzero, number
-from calibration.importers.source import Line, Source
-from calibration.importers.steps import LONGEST, SHORTEST, Step, numbered, summary
+from calibration.importers.source import Line, Source, clock
+from calibration.importers.steps import LONGEST, SHORTEST, Step, numbered, runs, summary
 from dmodel.settings import text_of
 
 NAME, STACK = "torchtitan", "torchtitan"
@@ -65,7 +65,7 @@ class _Log:
     def __init__(self) -> None:
         self.told: Facts = {}
         self.config: settings.Settings = {}
-        self.rates: list[tuple[int, int, float, dict[str, float]]] = []
+        self.rates: list[Step] = []
 
 
 def parse(source: Source) -> Result:
@@ -75,13 +75,13 @@ def parse(source: Source) -> Result:
     log.config = settings.toml(lines)
     for i, (line, text) in enumerate(lines):
         if found := _STEP.search(text):
-            _step(result, log, line, found[1], found[2])
+            _step(result, log, line, found[1], found[2], clock(text))
         elif found := _JSON.search(text):
             log.config |= _configuration(result, lines, i, found.end())
         else:
             log.told |= _message(text)
-    if log.rates:
-        _row(result, log)
+    for run in runs(log.rates):
+        _row(result, log, run)
     return result
 
 
@@ -96,7 +96,8 @@ def _configuration(result: Result, lines: list[Line], i: int, column: int) -> se
     return config or {}
 
 
-def _step(result: Result, log: _Log, line: int, which: str, text: str) -> None:
+def _step(result: Result, log: _Log, line: int, which: str, text: str, when: float | None) -> None:
+    """Take a step; its time is that of one token, for now."""
     fields = {name: number(value.rstrip(".")) for name, value in _FIELD.findall(text)}
     rate = fields.get("tps") or fields.get("wps")
     if not rate or rate <= 0.0 or _CUT.search(text):
@@ -108,7 +109,7 @@ def _step(result: Result, log: _Log, line: int, which: str, text: str) -> None:
     step = numbered(result, line, which)
     if step is not None:
         metrics = nonzero(**{name: fields.get(name) for name in ("memory", "tflops", "mfu")})
-        log.rates.append((line, step, rate, metrics))
+        log.rates.append(Step(line, step, 1.0 / rate, metrics | {"rate": rate}, when))
 
 
 def _device(found: re.Match[str]) -> Facts:
@@ -166,13 +167,13 @@ def _message(text: str) -> Facts:
     return {}
 
 
-def _row(result: Result, log: _Log) -> None:
+def _row(result: Result, log: _Log, run: list[Step]) -> None:
     cells, notes = described(log)
     # without the batch a rate still counts: the format has a column for it
     work = _work(cells) or 1.0
     interval = count(log.config.get("metrics.log_freq")) or 1
     each = "step" if interval == 1 else f"mean of {interval} steps"
-    found = summary(result, _steps(result, log, work), each)
+    found = summary(result, _steps(result, run, work), each)
     if found is None:
         return
     utilization = found.median("mfu")
@@ -194,16 +195,17 @@ def _work(cells: dict[str, Any]) -> float | None:
     return batch * seq / devices if batch and seq and devices else None
 
 
-def _steps(result: Result, log: _Log, work: float) -> list[Step]:
-    """Steps of a log; those of an impossible time are named."""
+def _steps(result: Result, run: list[Step], work: float) -> list[Step]:
+    """Steps of a run with their times; those of an impossible time are named."""
     steps = []
-    for line, step, rate, metrics in log.rates:
+    for step in run:
+        rate = step.metrics["rate"]
         seconds = work / rate
         if SHORTEST <= seconds <= LONGEST or work == 1.0:
-            steps.append(Step(line, step, seconds, metrics | {"rate": rate}))
+            steps.append(step._replace(seconds=seconds))
         else:
             result.bad_line(
-                line,
+                step.line,
                 f"{rate:g} tokens per second and device make a step of {seconds:.3g} s; left out",
             )
     return steps
@@ -234,6 +236,13 @@ def described(log: _Log) -> tuple[dict[str, Any], list[str]]:
         "set": text_of(again),
     }
     return cells, [*_missing(log), *_unknown_device(told)]
+
+
+def of_configuration(config: settings.Settings) -> dict[str, Any]:
+    """Cells that a configuration alone tells."""
+    log = _Log()
+    log.config = config
+    return described(log)[0]
 
 
 def _batches(config: settings.Settings, told: Facts) -> tuple[int | None, int | None]:

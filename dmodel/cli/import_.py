@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -24,11 +25,15 @@ from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     from calibration.importers import Imported
+    from calibration.importers.judged import Doubt
 
 SAID = 10
 """Messages about single places on stderr; the JSON document has all."""
 
-FORMATS = "kineto, nccl-tests, mlperf, maxtext, torchtitan, nemo, megatron, xplane"
+FORMATS = (
+    "kineto, mlperf, maxtext, torchtitan, nemo, megatron, megatron-golden, internlm, neuronx, "
+    "deepspeed, composer, olmo-core, olmo, lightning, trainer, memory, nccl-tests, xplane"
+)
 
 Files = Annotated[
     list[Path],
@@ -57,6 +62,18 @@ Set = Annotated[
         ),
     ),
 ]
+With = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--with",
+        metavar="FILE",
+        help=(
+            "A file that says how the run was made, and fills blank cells: a config.json of a "
+            "model or of DeepSpeed, a launch script, a configuration (YAML, TOML), a memory "
+            "snapshot. --set counts before the log, the log before this. Repeatable."
+        ),
+    ),
+]
 Strict = Annotated[
     bool,
     typer.Option(
@@ -70,43 +87,74 @@ def command(
     out: Out,
     format: Name = None,
     set: Set = None,
+    with_file: With = None,
     strict: Strict = False,
     json: Json = False,
 ) -> None:
-    """Turn logs of training runs, of collectives, and profiles into a table of measurements."""
-    check_apart(out, *files)
+    """Turn logs of training runs, of collectives, and profiles into a table of measurements.
+
+    Exit 1 when a row contradicts physics: it is left out, or kept with flag and reason.
+    """
+    check_apart(out, *files, *(with_file or []))
     ready()
-    _import(files, out, format, set, strict, json)
+    _import(files, out, _Asked(format, set or [], with_file or [], strict, json))
 
 
-def _import(
-    files: list[Path],
-    out: Path,
-    format: str | None,
-    set: list[str] | None,
-    strict: bool,
-    json: bool,
-) -> None:
+class _Asked(NamedTuple):
+    """Options."""
+
+    format: str | None
+    set: list[str]
+    with_files: list[Path]
+    strict: bool
+    json: bool
+
+
+def _import(files: list[Path], out: Path, asked: _Asked) -> None:
     from calibration.importers import read, save, settings
 
-    found = read(files, format, settings(set or []))
+    found = read(files, asked.format, settings(asked.set), asked.with_files)
     save(found, out)
     _report(found)
-    deliver(_document(found, out), json, _show)
-    if strict and (found.troubles or found.needed or found.unusable):
+    deliver(_document(found, out), asked.json, _show)
+    lacking = found.troubles or found.needed or found.unusable
+    if found.doubts or asked.strict and lacking:
         stop(1)
 
 
 def _report(found: Imported) -> None:
-    """Say on stderr what could not be read, and what rows lack."""
-    for trouble in found.troubles[:SAID]:
-        say(f"warning: {trouble}")
-    if len(found.troubles) > SAID:
-        say(f"warning: {len(found.troubles) - SAID} places more; --json lists all")
+    """Say on stderr what could not be read, what contradicts, and what rows lack."""
+    _say_some("warning", [str(trouble) for trouble in found.troubles])
+    _say_some("conflict", found.conflicts)
+    _say_some("error", [_doubted(doubt) for doubt in found.doubts])
     if found.needed:
         say(_needed(found))
+    if found.table == "traces":
+        _say_of_precision(found)
     for reason, count in Counter(_other_reasons(found)).items():
         say(f"{count} of {len(found.rows)} rows cannot be used: {reason}")
+
+
+def _say_of_precision(found: Imported) -> None:
+    """Say that a blank precision counts as bf16."""
+    blank = sum(not row.get("precision") for row in found.rows)
+    if blank:
+        say(
+            f"precision is blank in {blank} of {len(found.rows)} rows, and counts as bf16; if it "
+            "was another: --set precision=…"
+        )
+
+
+def _say_some(kind: str, messages: Sequence[str]) -> None:
+    """Messages of one kind, and how many more there are."""
+    for message in messages[:SAID]:
+        say(f"{kind}: {message}")
+    if len(messages) > SAID:
+        say(f"{kind}: {len(messages) - SAID} more; --json lists all")
+
+
+def _doubted(doubt: Doubt) -> str:
+    return str(doubt) if doubt.left_out else f"{doubt}; flagged implausible"
 
 
 def _lacking(found: Imported) -> set[int]:
@@ -121,14 +169,26 @@ def _other_reasons(found: Imported) -> list[str]:
 
 
 def _needed(found: Imported) -> str:
-    """One message about all cells without which rows cannot be used."""
+    """One message about all cells without which rows cannot be used, and what to type."""
     words = {name: f"--set {name}=…" for name in found.needed}
     if found.table == "traces":
         words = _with_layout(_with_model(words))
-    return (
+    lines = [
         f"needed besides in {len(_lacking(found))} of {len(found.rows)} rows, where blank: "
-        f"{'; '.join(words.values())}{_strangers(found)}"
-    )
+        f"{'; '.join(words.values())}{_strangers(found)}",
+        *(f"hint: {name}={text}" for name, text in found.hints.items()),
+        f"to type: dmodel import … {' '.join(_typed(found, name) for name in words)}"
+        + " (or --with FILE: config.json, launch script, configuration)"
+        * (found.table == "traces"),
+    ]
+    return "\n".join(lines)
+
+
+def _typed(found: Imported, name: str) -> str:
+    """What gives a cell, with what files let guess of it."""
+    shape = found.table == "traces" and name == "n_layers"
+    guessed = found.hints.get(name, "…").partition(" (")[0]
+    return "--set model=NAME" if shape else f"--set {name}={guessed}"
 
 
 def _with_model(words: dict[str, str]) -> dict[str, str]:
@@ -180,6 +240,9 @@ def _document(found: Imported, out: Path) -> Document:
         "table": found.table,
         "files": found.files,
         "rows": rows,
+        "hints": found.hints,
+        "conflicts": found.conflicts,
+        "doubts": [doubt._asdict() for doubt in found.doubts],
         "needed": {name: len(indices) for name, indices in found.needed.items()},
         "troubles": [trouble._asdict() for trouble in found.troubles],
     }
@@ -197,7 +260,7 @@ def _show(d: Document) -> None:
     if d["table"] == "traces":
         _show_traces(d["rows"])
     show_lines(f"wrote {d['out']} ({len(d['rows'])} rows)")
-    if d["table"] == "traces" and not any(r["unusable"] for r in d["rows"]):
+    if d["table"] == "traces" and not d["doubts"] and not any(r["unusable"] for r in d["rows"]):
         show_lines(f"Next: dmodel fit {d['out']} --out mine.json")
 
 
