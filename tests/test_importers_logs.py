@@ -413,6 +413,14 @@ def test_a_memory_snapshot_beside_a_log_fills_its_peak():
     assert row["peak_memory_gib"] == "28"
 
 
+def test_what_xla_plans_is_the_peak_of_a_maxtext_log(tmp_path):
+    text = (SAMPLES / "maxtext_two_slices.log").read_text()
+    planned = "Total memory size: 45.5 GB, Output size: 10.1 GB, Temp size: 30.2 GB\n"
+    (tmp_path / "run.log").write_text(planned + text)
+    row = read([tmp_path / "run.log"]).rows[0]
+    assert row["peak_memory_gib"] == "45.5" and "what XLA plans" in row["note"]
+
+
 def test_a_trace_without_steps_or_kernels_is_refused_with_what_to_do(tmp_path):
     kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 5, "args": {"device": 0}}
     step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 9e4}

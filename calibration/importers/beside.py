@@ -123,13 +123,7 @@ def _of_toml(path: Path, source: Source) -> tuple[str, dict[str, Any]]:
         config = settings.flat(tomllib.loads(source.text))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{path}: no TOML ({str(error)[:80]}); expected {HELP}") from None
-    return "configuration of torchtitan", _torchtitan(config)
-
-
-def _torchtitan(config: settings.Settings) -> dict[str, Any]:
-    log = torchtitan._Log()
-    log.config = config
-    return torchtitan.described(log)[0]
+    return "configuration of torchtitan", torchtitan.of_configuration(config)
 
 
 DASHED = re.compile(r"^(\s*)(?:- )?['\"]?--([\w\-]+)['\"]?\s*:")
@@ -229,7 +223,7 @@ KINDS = (
     (
         "configuration of torchtitan",
         {"training.seq_len", "training.local_batch_size", "parallelism.tensor_parallel_degree"},
-        lambda config, last: _torchtitan(config),
+        lambda config, last: torchtitan.of_configuration(config),
     ),
     ("configuration of NeMo", {"trainer.num_nodes", "model.micro_batch_size"}, _nemo),
     (

@@ -133,7 +133,7 @@ def _times(figures: Figures, one: str, other: str) -> float | None:
     return figures[one] * figures[other] if one in figures and other in figures else None
 
 
-def _median(logged: Sequence[_Logged], of: Any) -> float | None:
+def _median(logged: Sequence[_Logged], of: Callable[[Figures], float | None]) -> float | None:
     found = [x for one in logged if (x := of(one.figures)) is not None]
     return statistics.median(found) if found else None
 

@@ -247,31 +247,44 @@ def _reported(
 ) -> tuple[Summary, str] | None:
     """The series of reported times nearest the clock, where one is near; where none is, the clock
     counts, and without a clock the longest series."""
-    found = [(kind, summary(Result(result.file), series)) for kind, series in log.series.items()]
-    kept = [(kind, one) for kind, one in found if one is not None]
+    kept = [one for kind, steps in log.series.items() if (one := _Series.of(result, kind, steps))]
     if not kept:
         return None
-    words = "; ".join(f"{_kind(kind)} {one.seconds:.4g} s" for kind, one in kept)
+    words = "; ".join(f"{one.name} {one.summary.seconds:.4g} s" for one in kept)
     several = f" (series: {words})" if len(kept) > 1 else ""
     if clock is None:
-        kind, _ = max(kept, key=lambda pair: pair[1].kept)
-        return _again(result, log, kind), f"as reported ({_kind(kind)}){several}"
+        longest = max(kept, key=lambda one: one.summary.kept)
+        return longest.taken(result), f"as reported ({longest.name}){several}"
     at = clock.seconds
-    kind, one = min(kept, key=lambda pair: abs(math.log(pair[1].seconds / at)))
-    off = one.seconds / at - 1.0
+    nearest = min(kept, key=lambda one: abs(math.log(one.summary.seconds / at)))
+    off = nearest.summary.seconds / at - 1.0
     # evaluation may be in the clock's, which is an upper bound then
     if abs(off) <= APART or (off < 0.0 and any(block.evaluated for block in by_clock)):
         agrees = f"; the clock of blocks says {at:.4g} s"
-        return _again(result, log, kind), f"as reported ({_kind(kind)}){several}{agrees}"
+        return nearest.taken(result), f"as reported ({nearest.name}){several}{agrees}"
     said = _said_of_blocks(by_clock)
     return clock, f"{said}; reported {words}: off by {100 * off:+.2g} %, so the clock counts"
 
 
-def _again(result: Result, log: _Log, kind: tuple[str, ...]) -> Summary:
-    """The summary of a series, its troubles noted."""
-    found = summary(result, log.series[kind])
-    assert found is not None, "a series has steps"
-    return found
+class _Series(NamedTuple):
+    """A series of reported times. name: its statistic, and what stands beside it. aside: troubles
+    of it, which are noted where it counts."""
+
+    name: str
+    summary: Summary
+    aside: Result
+
+    @classmethod
+    def of(cls, result: Result, kind: tuple[str, ...], steps: list[Step]) -> _Series | None:
+        """The series of some steps; None without any."""
+        aside = Result(result.file)
+        found = summary(aside, steps)
+        return None if found is None else cls(_kind(kind), found, aside)
+
+    def taken(self, result: Result) -> Summary:
+        """Its summary, its troubles noted."""
+        result.troubles += self.aside.troubles
+        return self.summary
 
 
 def _kind(kind: tuple[str, ...]) -> str:

@@ -238,6 +238,13 @@ def described(log: _Log) -> tuple[dict[str, Any], list[str]]:
     return cells, [*_missing(log), *_unknown_device(told)]
 
 
+def of_configuration(config: settings.Settings) -> dict[str, Any]:
+    """Cells that a configuration alone tells."""
+    log = _Log()
+    log.config = config
+    return described(log)[0]
+
+
 def _batches(config: settings.Settings, told: Facts) -> tuple[int | None, int | None]:
     """Sequences of a step, of one device and of all; the message before the settings."""
     each = config.get("training.local_batch_size", config.get("training.batch_size"))
