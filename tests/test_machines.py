@@ -110,6 +110,19 @@ def test_a_printed_chip_predicts_the_same_in_the_shell():
     assert own == alone
 
 
+@pytest.mark.parametrize("name", ['name = "Our X"', 'like = "H200"'])
+def test_a_file_of_ones_own_is_printed_with_its_chip(name):
+    chip = f"[chip]\n{name}{CHIP}".replace("[peak]", "[chip.peak]")
+    Path("mine.toml").write_text(SYSTEM.replace('chip = "H100-80GB"', chip))
+    code, text, err = shell("catalog", "systems", "mine.toml", "--toml")
+    assert code == 0, err
+    Path("again.toml").write_text(text)
+    assert same(catalog.system("again.toml"), catalog.system("mine.toml"))
+    chips = [loader.table("systems")[name]["chip"] for name in ("mine.toml", "again.toml")]
+    own = [known_as(chip) for chip in chips]
+    assert own == (["Our X"] * 2 if "Our X" in chips else ["H200-141GB"] * 2)
+
+
 def test_lines_of_a_printed_file_are_never_folded(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     assert shell("catalog", "systems", "H100-DGX", "--toml")[1] == toml_text.of_system("H100-DGX")
@@ -153,6 +166,14 @@ def test_a_chip_of_ones_own_stands_in_a_system():
     assert found["accelerator"] == "chip.toml"
     assert "H100-DGX with chip.toml in place of H100-80GB" in found["assumptions"]
     assert found["step_time_s"] < answered("predict", "--system", "H100-DGX")["step_time_s"]
+
+
+def test_a_chip_in_a_systems_file_needs_no_name():
+    chip = f"[chip]{CHIP}".replace("[peak]", "[chip.peak]")
+    Path("mine.toml").write_text(SYSTEM.replace('chip = "H100-80GB"', chip))
+    found = answered("predict", "--system", "mine.toml")
+    assert found["accelerator"] == "mine.toml, chip"
+    assert found["step_time_s"] > answered("predict", "--system", "H100-DGX")["step_time_s"]
 
 
 def test_what_a_chip_leaves_out_is_said():

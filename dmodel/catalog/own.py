@@ -90,7 +90,7 @@ def _take(kind: str, path: str, name: str) -> str:
     """Take in what a file says under a name."""
     found, file = _read(Path(path)), Path(path)
     if kind == "chips":
-        return _chip(found, Place(file, found), found.get("name", name))
+        return _chip(found, Place(file, found), _text(found, "name", path) or name)
     return _system(found, Place(file, found), name)
 
 
@@ -153,6 +153,7 @@ def _chip(found: Mapping[str, Any], place: Place, name: str) -> str:
     whole = {key: model[key] for key, _ in CHIP.values() if key in model} | own
     entry: Entry = {
         "aliases": [],
+        "called": _text(found, "name", place.where),
         "about": _text(found, "about", place.where) or f"as {place.path} describes it",
         "generation": _text(found, "generation", place.where)
         or (model["generation"] if like else ""),
@@ -262,7 +263,7 @@ def _chip_of(found: Mapping[str, Any], place: Place) -> str:
     said = found.get("chip")
     if isinstance(said, dict):
         inside = Place(place.path, {"source": place.source, "date": place.date, **said}, ", chip")
-        return _chip(said, inside, _text(said, "name", inside.where) or str(place.path))
+        return _chip(said, inside, _text(said, "name", inside.where) or inside.where)
     if not isinstance(said, str) or not said:
         raise InputError(
             f"{place.where}, chip: expected a chip of the catalog, the path of a chip's file or a "

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from dmodel.catalog.loader import Entry, resolve, table
+from dmodel.catalog.loader import Entry, is_added, resolve, table
 from dmodel.catalog.own import CHIP, LEVEL
 from dmodel.units import written
 
@@ -34,10 +34,12 @@ def of_chip(name: str) -> str:
 
 
 def of_system(name: str) -> str:
-    """A system of the catalog as a file."""
+    """A system of the catalog as a file; a chip of one's own is a table in it."""
     entry = table("systems")[resolve("systems", name)]
-    lines = [f"about = {_text(entry['about'])}", f"chip = {_text(entry['chip'])}"]
-    return "\n".join([*lines, *_levels(entry)]) + "\n"
+    about, chip = f"about = {_text(entry['about'])}", entry["chip"]
+    own = is_added("chips", chip)
+    lines = _chip_table(chip, table("chips")[chip]) if own else [f"chip = {_text(chip)}"]
+    return "\n".join([about, *lines, *_levels(entry)]) + "\n"
 
 
 def of_machine(name: str, system: Entry, chip: Entry) -> str:
@@ -46,11 +48,20 @@ def of_machine(name: str, system: Entry, chip: Entry) -> str:
     Args:
       name: of the system; its chip's name is in its entry. system, chip: as the catalog's data.
     """
-    words = {key: chip[key] for key in ("about", "generation", "platform") if chip.get(key)}
-    own = [f"{key} = {_text(value)}" for key, value in words.items()]
-    lines = [f"name = {_text(name)}", f"about = {_text(system['about'])}", "", "[chip]"]
-    lines += [f"name = {_text(system['chip'])}", *own, *_chip(chip, "chip.peak")]
-    return "\n".join([*lines, *_levels(system)]) + "\n"
+    lines = [f"name = {_text(name)}", f"about = {_text(system['about'])}"]
+    return "\n".join([*lines, *_chip_table(system["chip"], chip), *_levels(system)]) + "\n"
+
+
+def _chip_table(name: str, chip: Entry) -> list[str]:
+    """Lines of a chip as a table of a system's file.
+
+    Args:
+      name: where its entry does not say what its own file calls it.
+    """
+    said = {key: chip.get(key) for key in ("about", "like", "generation", "platform")}
+    words = {"name": chip.get("called", name), **said}
+    own = [f"{key} = {_text(value)}" for key, value in words.items() if value]
+    return ["", "[chip]", *own, *_chip(chip, "chip.peak")]
 
 
 def _chip(entry: Entry, peak: str) -> list[str]:
