@@ -23,6 +23,7 @@ from calibration.traces.table import (
     Finding,
     Row,
 )
+from dmodel.catalog.chips import chip, precisions
 from dmodel.catalog.loader import canonical, table
 from dmodel.catalog.systems import is_host_of_torus
 from dmodel.counted import settled
@@ -197,7 +198,17 @@ def _of_time(run: _Run, share: float) -> str:
         "a rate in tokens was read as sequences": timed / length,
         "global_batch is in tokens": 1.0 / length,
     }
+    if share > 1.0:
+        slips |= _of_precision(run)
     return _hints({text: share * factor for text, factor in slips.items() if factor}, USUAL)
+
+
+def _of_precision(run: _Run) -> dict[str, float]:
+    """Precisions at which the chip is faster, and what each makes of a utilization."""
+    name = run.row.accelerator
+    peaks = {p: float(chip(name, p).flops_per_s) for p in precisions(name)}
+    faster = {p: run.peak / peak for p, peak in peaks.items() if peak > run.peak}
+    return {f"precision is {p}": factor for p, factor in faster.items()}
 
 
 def _hints(slips: Mapping[str, float], usual: tuple[float, float]) -> str:

@@ -52,6 +52,7 @@ def test_a_good_row_is_believed():
     [
         # 6 × 6.607e9 FLOP × 524,288 tokens over 64 × 989e12 FLOP/s take 0.33 s
         ({"step_time_s": "0.3"}, "beyond-peak", REFUSED, "1.09 times the peak"),
+        ({"step_time_s": "0.3"}, "beyond-peak", REFUSED, "plausible if precision is fp8 (0.547)"),
         ({"step_time_s": "0.0035"}, "beyond-peak", REFUSED, "a rate in tokens was read as"),
         ({"step_time_s": "", "tokens_per_s_per_accel": "64e4"}, "beyond-peak", REFUSED, "whole"),
         ({"global_batch": "524288"}, "beyond-peak", REFUSED, "global_batch is in tokens (0.0938)"),

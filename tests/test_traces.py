@@ -114,6 +114,19 @@ def test_a_file_that_is_no_table_is_one_error_that_names_it(tmp_path, content, m
     assert str(path) in str(error.value)
 
 
+def test_parquet_with_text_in_another_encoding_is_one_error(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet")
+    before, path = read(table_file(tmp_path, {"note": "here"})), tmp_path / "bad.parquet"
+    write(before, path)
+    table = pyarrow.parquet.read_table(path)
+    wrong = pyarrow.array([b"caf\xe9"], pyarrow.binary()).view(pyarrow.string())
+    table = table.set_column(table.column_names.index("note"), "note", wrong)
+    pyarrow.parquet.write_table(table, path)
+    with pytest.raises(InputError, match="not a readable Parquet file"):
+        read(path)
+
+
 def test_no_such_file_a_folder_and_no_file_at_all(tmp_path):
     for paths in (tmp_path / "none.csv", tmp_path, []):
         with pytest.raises(InputError):

@@ -139,14 +139,14 @@ def _parquet(out: Lines) -> None:
         ) from None
     try:
         table = pyarrow.parquet.read_table(out.path)
-    except (pyarrow.ArrowException, OSError) as error:
+        values = [column.to_pylist() for column in table.columns]
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise InputError(
             f"{out.path}: not a readable Parquet file, perhaps truncated "
             f"({_first_line(error)}); "
             f"{expected()}"
         ) from None
     out.columns = tuple(table.column_names)
-    values = [column.to_pylist() for column in table.columns]
     for i, cells in enumerate(zip(*values, strict=True)):
         texts = {name: _text(value) for name, value in zip(out.columns, cells, strict=True)}
         out.rows.append(Row(str(out.path), i + 2, texts))
