@@ -51,7 +51,11 @@ OTHERS = (
     _other("package whose version is noted", "calibration/collect/ calibration/fitted.py", "jax"),
     _other("variables of an environment", "calibration/collect/machine.py", "jax megascale tpu"),
     _other("the stack that is measured here", "calibration/collect/driver.py", "dmodelcollect"),
-    _other("unit, 10^9 bytes", "dmodel/codesign/prices.py", "gb"),
+    _other(
+        "unit, 10^9 bytes",
+        "dmodel/codesign/prices.py dmodel/diagnose/measured.py dmodel/solve/goals.py",
+        "gb",
+    ),
     _other("stands for an unknown chip", "calibration/collect/assumed.py", "a10080gb"),
     _other(
         "names of cases that were measured, with shapes of their own",

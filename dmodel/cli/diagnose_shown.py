@@ -69,7 +69,7 @@ def _verdict(d: Document) -> list[str]:
 
 def _show_causes(d: Document) -> None:
     likely = [c for c in d["causes"] if c["probability"] >= LEAST]
-    away = [c for c in likely if c["says"] and c["seconds"] * (d["ratio"] - 1.0) < 0.0]
+    away = [c for c in likely if _is_opposite(c, d["ratio"])]
     shown = [c for c in likely if c not in away][:MOST]
     rows = [
         (c["title"], percent(c["probability"], 0), _signed(c["seconds"]), c["says"]) for c in shown
@@ -81,6 +81,16 @@ def _show_causes(d: Document) -> None:
     if away:
         names = ", ".join(f"{c['name']} {percent(c['probability'], 0)}" for c in away)
         show_lines(f"Possible besides, though it alone would do the opposite: {names}.", "")
+    _show_tests(shown)
+
+
+def _is_opposite(cause: dict[str, Any], ratio: float) -> bool:
+    """Whether a cause alone would move the step away from what was measured."""
+    return cause["size"] is not None and cause["seconds"] * (ratio - 1.0) < 0.0
+
+
+def _show_tests(shown: list[dict[str, Any]]) -> None:
+    """The cheapest test of each cause."""
     told = [c for c in shown if c["test"] is not None and c["size"] is not None]
     if told:
         lines = [f"  {c['title']}: {_outcome(c['test'])}" for c in told]

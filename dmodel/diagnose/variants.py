@@ -154,33 +154,31 @@ def _of_cause(subject: Subject, cause: Cause) -> tuple[Records, np.ndarray, tupl
 
 def variants(subject: Subject, causes: Sequence[Cause]) -> Variants:
     """The stated run and every cause at every size of its grid."""
-    parts, cause_of, sizes, labels = [repeated(subject.records, 1)], [-1], [1.0], [""]
-    beside: dict[str, list[np.ndarray]] = {name: [np.ones(1)] for name in BESIDE}
-    factors: dict[str, list[np.ndarray]] = {
-        _parts(change.leaf)[1]: [np.ones(1)]
-        for cause in causes
-        for change in cause.changes
-        if _parts(change.leaf)[0] == "coefficients"
-    }
-    for i, cause in enumerate(causes):
-        records, size, words = _of_cause(subject, cause)
-        names = [change.leaf for change in cause.changes]
-        parts.append(moved(records, cause.changes, size))
-        for name, known in beside.items():
-            known.append(size if name in names else np.ones(len(size)))
-        for name, known in factors.items():
-            known.append(size if f"coefficients.{name}" in names else np.ones(len(size)))
-        cause_of += [i] * len(size)
-        sizes += size.tolist()
-        labels += words
+    each = [_of_cause(subject, cause) for cause in causes]
+    counts = [1, *(len(size) for _, size, _ in each)]
+    cause_of = np.repeat(np.arange(-1, len(causes)), counts)
+    sizes = np.concatenate([np.ones(1), *(size for _, size, _ in each)])
+    changed = [moved(r, cause.changes, s) for cause, (r, s, _) in zip(causes, each, strict=True)]
+
+    def sized(leaf: str) -> np.ndarray:
+        """The size where a cause changes a number, and 1 elsewhere."""
+        own = [any(change.leaf == leaf for change in cause.changes) for cause in causes]
+        return np.where(np.array([False, *own])[cause_of + 1], sizes, 1.0)
+
     return Variants(
-        records=_joined(parts),
-        factors={name: np.concatenate(known) for name, known in factors.items()},
-        beside={name: np.concatenate(known) for name, known in beside.items()},
-        cause=np.array(cause_of),
-        size=np.array(sizes),
-        labels=tuple(labels),
+        records=_joined([repeated(subject.records, 1), *changed]),
+        factors={name: sized(f"coefficients.{name}") for name in _coefficients(causes)},
+        beside={name: sized(name) for name in BESIDE},
+        cause=cause_of,
+        size=sizes,
+        labels=("", *(word for _, _, words in each for word in words)),
     )
+
+
+def _coefficients(causes: Sequence[Cause]) -> list[str]:
+    """Names of the coefficients that causes change."""
+    parts = [_parts(change.leaf) for cause in causes for change in cause.changes]
+    return list(dict.fromkeys(field for record, field, _ in parts if record == "coefficients"))
 
 
 def moved(records: Records, changes: Sequence[Change], size: np.ndarray) -> Records:

@@ -44,7 +44,7 @@ def tried(
     output, target = wanted
     stated = laid(asked, words)
     now = _number(name, stated)
-    low, high = between or (1.0, _most(name, now, stated))
+    low, high = between or (_least(name), _most(name, now, stated))
     if not low < high:
         raise InputError(f"between {low:g} and {high:g}: expected two numbers, the smaller first")
     points: list[tuple[float, Point, Asked]] = []
@@ -98,6 +98,10 @@ def _number(name: str, found: Resolved) -> float:
     return float(getattr(plan.layout, "zero" if name == "zero_stage" else name))
 
 
+def _least(name: str) -> float:
+    return 0.0 if name == "zero_stage" else 1.0
+
+
 def _most(name: str, now: float, found: Resolved) -> float:
     if name == "zero_stage":
         return 3.0
@@ -105,18 +109,18 @@ def _most(name: str, now: float, found: Resolved) -> float:
 
 
 def _candidates(name: str, now: float, low: float, high: float) -> list[float]:
-    """Whole numbers that are worth a try: 2^k and 3 · 2^k, multiples of what is stated for devices,
-    and all small ones."""
+    """Whole numbers that are worth a try: 2^k and 3 · 2^k, multiples and parts of devices that are
+    stated, and all small ones."""
     base = [2.0**k for k in range(24)] + [3.0 * 2.0**k for k in range(24)]
-    small = [float(n) for n in range(17)]
-    scaled = [now * x for x in base] + [now / x for x in base] if name == "n_accel" else []
-    every = sorted({x for x in (*base, *small, *scaled) if x == round(x) and low <= x <= high})
-    return every[:POINTS] if name != "zero_stage" else [x for x in every if x <= 3.0]
+    wanted = [*base, *map(float, range(17))]
+    if name == "n_accel":
+        wanted += [now * x for x in base] + [now / x for x in base]
+    whole = {x for x in wanted if x == round(x) and low <= x <= high}
+    return sorted(whole)[:POINTS]
 
 
 def _changed(asked: Asked, name: str, value: float, words: Mapping[str, Any]) -> Any:
     """The question with a whole number changed; dp is what is left of the devices."""
-
     question = changed(asked.question, words)
     gone = () if name == "dp" else ("dp", "shard")
     columns = {n: v for n, v in question.columns.items() if n not in gone}
