@@ -267,7 +267,7 @@ class Quality(NamedTuple):
 
     loss: jax.Array
     critical: jax.Array
-    waste: jax.Array
+    waste: Array
 
 
 def quality(

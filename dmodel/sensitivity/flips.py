@@ -26,6 +26,7 @@ from dmodel.sensitivity.case import Inputs, Point, kind, rebuild
 from dmodel.sensitivity.searched import CAPACITY, LIMIT, Searched, best_with, searched
 from dmodel.smooth import SHARPNESS
 from dmodel.step import memory_use, step_time
+from dmodel.types import Array
 
 GRIDS = (24, 12, 12, 12)
 """Points along an input, and then in the interval of a flip, which is cut to 2e-5 of the input."""
@@ -152,7 +153,7 @@ ROWS = 1024
 
 def _recorded(
     like: Point, x: jax.Array, moves: jax.Array, batch: dict, *, levels: int, sharpness: float
-) -> dict[str, jax.Array]:
+) -> dict[str, Array]:
     """Step times and free memory of plans, where one of the inputs is a factor times itself; like:
     any case of the structure."""
     moved = x[:, None] * (1.0 + moves[:, None] * (batch["factor"][None] - 1.0))
