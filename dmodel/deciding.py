@@ -10,7 +10,7 @@ from dmodel import layouts
 from dmodel.catalog.facts import Applied, Fact, Rule, apply
 from dmodel.catalog.stack import consequences
 from dmodel.described import FIRST, described
-from dmodel.question import Question
+from dmodel.question import Assumption, Question
 from dmodel.records import Precision
 from dmodel.records import Software as SoftwareRecord
 
@@ -130,3 +130,25 @@ def software(question: Question, known: Mapping[str, Any], first: Applied) -> So
     values = evaluated({**own.values, **after.values}, known)
     facts = (*first.facts, *own.facts, *after.facts)
     return Software({**first.values, **values, **question.settings}, facts)
+
+
+BYTES = {
+    "weight_bytes": "weight",
+    "gradient_bytes": "gradient",
+    "optimizer_bytes": "fp32 weight and moments",
+    "gather_bytes": "gathered weight",
+    "reduce_bytes": "reduced gradient",
+}
+"""Bytes of a parameter that no column holds, and what of it they are."""
+
+
+def usual_bytes(values: Mapping[str, Any]) -> list[Assumption]:
+    """The bytes of a parameter that neither facts nor settings say."""
+    left = tuple(name for name in BYTES if name not in values)
+    return [_bytes_of(left)] if left else []
+
+
+@lru_cache(maxsize=64)
+def _bytes_of(names: tuple[str, ...]) -> Assumption:
+    listed = ", ".join(f"{BYTES[name]} {LEAVES[name]:g}" for name in names)
+    return Assumption(f"bytes of a parameter: {listed}", about=names)

@@ -7,6 +7,9 @@ before any measurement.
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -142,3 +145,16 @@ def from_unconstrained(z: Array) -> Footprint:
         kind = jax.nn.sigmoid if spec.bound == "share" else jnp.exp
         rows[name] = kind(z[i])  # type: ignore
     return Footprint(**rows)
+
+
+def share_at_risk(risk: float, spread: float) -> float:
+    """Share of a device's memory that a plan may need at a probability that it is not enough [1]:
+    `exp(spread Φ⁻¹(risk))`, the inverse of `cost.memory.out_of_memory_probability`.
+
+    Args:
+      risk: between 0 and 1 [1]. spread: standard deviation of the logarithm of the need.
+
+    >>> f"{share_at_risk(0.1, 0.1):.3f} {share_at_risk(0.5, 0.1):.3f}"
+    '0.880 1.000'
+    """
+    return math.exp(spread * NormalDist().inv_cdf(risk))

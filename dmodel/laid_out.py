@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from dmodel import layouts
 from dmodel.errors import InputError
 from dmodel.question import Assumption, Degrees, Question, degrees
-from dmodel.records import Model, value
+from dmodel.records import PLACEMENT, Model, value
 from dmodel.unlike import kinds_of
 
 
@@ -159,3 +159,18 @@ def schedule(values: Mapping[str, Any], interleave: float) -> str:
             "schedule 'interleaved'."
         )
     return chosen
+
+
+def placement(values: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The order of the groups on the network; None where nothing says it.
+
+    Raises:
+      InputError: a group is missing, named twice or unknown.
+    """
+    found = values.get("placement")
+    if found is not None and sorted(found) != sorted(PLACEMENT):
+        raise InputError(
+            f"placement: expected {', '.join(PLACEMENT)} in some order; got "
+            f"{', '.join(found) or 'nothing'}"
+        )
+    return found

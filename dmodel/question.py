@@ -5,7 +5,7 @@ Files, the shell and the API all make a `Question`; `dmodel.resolve` turns it in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -100,6 +100,31 @@ class Question(NamedTuple):
     def fused_attention(self) -> bool:
         """Whether kernels fuse attention, as they do unless told."""
         return self.text("attention") != "none"
+
+
+Pairs = tuple[tuple[str, Any], ...]
+"""Names and values, by which answers can be remembered."""
+
+
+def picked(values: Mapping[str, Any], names: Iterable[str]) -> Pairs:
+    """Those of some values that have one of the names; lists as tuples."""
+    found = ((name, values[name]) for name in names if name in values)
+    return tuple((n, tuple(x) if isinstance(x, list) else x) for n, x in found)
+
+
+class Said:
+    """A question without a shape of the caller's own, by what it says, wherever it stands."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        settings = picked(question.settings, question.settings)
+        self.words = (*question.columns.items(), *settings, question.system)
+
+    def __hash__(self) -> int:
+        return hash(self.words)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Said) and self.words == other.words
 
 
 class Degrees(NamedTuple):

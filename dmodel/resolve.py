@@ -17,15 +17,14 @@ from dmodel import checks, counted, laid_out, recomputation, shape, struct
 from dmodel.catalog.chips import known_as
 from dmodel.catalog.facts import Fact
 from dmodel.catalog.loader import edition
-from dmodel.deciding import LEAVES, first_facts, software
+from dmodel.deciding import LEAVES, first_facts, software, usual_bytes
 from dmodel.errors import InputError
 from dmodel.machine import machine
-from dmodel.question import Assumption, Question, degrees, words
+from dmodel.question import Assumption, Question, Said, degrees, words
 from dmodel.records import LEAVES as PLAN_LEAVES
 from dmodel.records import (
     NEEDS,
     OF_MODEL,
-    PLACEMENT,
     Cluster,
     Model,
     Plan,
@@ -56,15 +55,6 @@ OVERRIDDEN = {*PLAN_LEAVES, *OF_MODEL} - {
 _PLAIN = Plan.of(global_batch=0.0, dp=1.0)
 NEUTRAL = {n: float(leaf(_PLAIN, n)) for n in PLAN_LEAVES if n not in ("schedule", "placement")}
 """Leaves that no fact decides, as a plan has them."""
-
-BYTES = {
-    "weight_bytes": "weight",
-    "gradient_bytes": "gradient",
-    "optimizer_bytes": "fp32 weight and moments",
-    "gather_bytes": "gathered weight",
-    "reduce_bytes": "reduced gradient",
-}
-"""Bytes of a parameter that no column holds, and what of it they are."""
 
 RuleOfRecompute = Callable[["Cases"], tuple[Array, Array]]
 """Rule for an open `recompute`: cases with none → `(recompute_layers, recompute_attention)`."""
@@ -184,37 +174,16 @@ def part(question: Question, said: list[Assumption]) -> Part:
     Raises:
       InputError: it has no shape, its degrees do not fit the devices, or its machine is unknown.
     """
-    found, texts = _part_of(_Said(question)) if question.model is None else _part(question)
+    own = question.model is not None
+    found, texts = _part(question) if own else _part_of(Said(question), edition())
     said.extend(texts)
     return found
 
 
-class _Said:
-    """A question without a shape of the caller's own, by what it says, wherever it stands."""
-
-    def __init__(self, question: Question) -> None:
-        self.question = question
-        self.words = (
-            *question.columns.items(),
-            *((name, _fixed_list(value)) for name, value in question.settings.items()),
-            question.system,
-            edition(),
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.words)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Said) and self.words == other.words
-
-
-def _fixed_list(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 @lru_cache(maxsize=4096)
-def _part_of(said: _Said) -> tuple[Part, tuple[Assumption, ...]]:
-    """As `_part`: a table's reader asks whether there is an answer before it is asked for."""
+def _part_of(said: Said, edition: int) -> tuple[Part, tuple[Assumption, ...]]:
+    """As `_part`, of an edition of the catalog: a table's reader asks whether there is an answer
+    before it is asked for."""
     return _part(said.question)
 
 
@@ -236,7 +205,7 @@ def _part(question: Question) -> tuple[Part, tuple[Assumption, ...]]:
     said[place:place] = _said_by(question, [f for f in found.facts if _matters(f, model)])
     again = recomputation.again(question, found.values, float(value(model, "n_experts", 1.0)), said)
     leaves = _neutral(found.values)
-    said.extend(_usual_bytes(found.values))
+    said.extend(usual_bytes(found.values))
     laid = laid_out.stage_leaves(question, at, layout["interleave"], found.values, model, said)
     leaves |= {"stage_excess": laid.stage_excess, "head_displaces": laid.head_displaces}
     leaves |= layout | _fixed(question, said)
@@ -245,28 +214,13 @@ def _part(question: Question) -> tuple[Part, tuple[Assumption, ...]]:
         model=model,
         leaves=leaves,
         schedule=laid_out.schedule(found.values, layout["interleave"]),
-        placement=_placement(found.values),
+        placement=laid_out.placement(found.values),
         again=again,
         open_recompute=_is_open(question, found.values, again),
         overrides=_overrides(question),
         chunks=laid.chunks,
     )
     return found_part, tuple(said)
-
-
-def _placement(values: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The order of the groups on the network; None where nothing says it.
-
-    Raises:
-      InputError: a group is missing, named twice or unknown.
-    """
-    placement = values.get("placement")
-    if placement is not None and sorted(placement) != sorted(PLACEMENT):
-        raise InputError(
-            f"placement: expected {', '.join(PLACEMENT)} in some order; got "
-            f"{', '.join(placement) or 'nothing'}"
-        )
-    return placement
 
 
 def _check(question: Question) -> None:
@@ -280,18 +234,6 @@ def _check(question: Question) -> None:
 def _neutral(values: Mapping[str, Any]) -> dict[str, float]:
     """Leaves as facts and settings have them, else as they are without any."""
     return NEUTRAL | LEAVES | {n: float(v) for n, v in values.items() if n in LEAVES}
-
-
-def _usual_bytes(values: Mapping[str, Any]) -> list[Assumption]:
-    """The bytes of a parameter that neither facts nor settings say."""
-    left = tuple(name for name in BYTES if name not in values)
-    return [_bytes_of(left)] if left else []
-
-
-@lru_cache(maxsize=64)
-def _bytes_of(names: tuple[str, ...]) -> Assumption:
-    listed = ", ".join(f"{BYTES[name]} {LEAVES[name]:g}" for name in names)
-    return Assumption(f"bytes of a parameter: {listed}", about=names)
 
 
 def _matters(fact: Fact, model: Model) -> bool:

@@ -18,7 +18,7 @@ from dmodel.catalog.shapes import decoder, model_of, written
 from dmodel.counted import FAR
 from dmodel.counts import parameters
 from dmodel.errors import InputError
-from dmodel.question import Assumption, Question
+from dmodel.question import Assumption, Pairs, Question, picked
 from dmodel.records import OF_MODEL, Block, Model, having, sized, value
 
 FROM_MODEL = (
@@ -226,24 +226,14 @@ def model(question: Question, settings: Mapping[str, Any], said: list[Assumption
       settings: what facts and the question set besides columns.
       said: assumptions, to be added to.
     """
-    by_facts, own = _picked(settings, SET), _picked(question.settings, SET_BY_QUESTION)
+    by_facts, own = picked(settings, SET), picked(question.settings, SET_BY_QUESTION)
     if question.model is not None:
         asked = question._replace(settings=dict(own))
         found, texts = _model(asked, dict(by_facts))
     else:
-        found, texts = _model_of(_picked(question.columns, DECIDE), own, by_facts)
+        found, texts = _model_of(picked(question.columns, DECIDE), own, by_facts)
     said.extend(texts)
     return found
-
-
-Pairs = tuple[tuple[str, Any], ...]
-"""Names and values."""
-
-
-def _picked(values: Mapping[str, Any], names: Sequence[str]) -> Pairs:
-    """Those of some values that have one of the names; lists as tuples."""
-    found = ((name, values[name]) for name in names if name in values)
-    return tuple((n, tuple(x) if isinstance(x, list) else x) for n, x in found)
 
 
 @lru_cache(maxsize=2048)

@@ -356,6 +356,7 @@ TERMS: dict[str, Term] = {
     "counts.model_flops_per_token": of_model(
         lambda m: [counts.model_flops_per_token(m, name) for name in counts.CONVENTIONS]
     ),
+    "counts.product_flops_per_token": of_model(counts.product_flops_per_token),
     "traffic.cast_bytes": of_work(
         lambda m, p: traffic.cast_bytes(tables.layer(m, p).products, m, p)
     ),

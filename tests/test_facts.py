@@ -259,6 +259,7 @@ def test_nemo_keeps_activations_and_reduces_in_16_bits(tmp_path, stack, model, o
     shape = {"n_layers": "80", "d_model": "8192", "d_ff": "28672", "n_heads": "64"}
     degrees = {"n_accel": "16", "dp": "1", "tp": "4", "pp": "4"}
     row = {**shape, **degrees, "stack": stack, "model": model, "recompute": "", "precision": "fp8"}
+    row["step_time_s"] = "35"
     plan = to_cases(read(table_file(tmp_path, row), require_time=False)).plan
     found = [float(leaf(plan, n)[0]) for n in ("recompute_layers", "recompute_attention")]
     assert found == [0.0, 0.0]

@@ -57,6 +57,7 @@ WORDS |= {"adapters", "counted", "described", "deciding", "laid_out", "machine",
 """From words to records, and what stands on nothing above it."""
 
 ANSWERS = {"prediction", "explain", "searching", "api", "diagnose", "solve"}
+ANSWERS |= {"tokens", "training_run", "sense"}
 
 ALLOWED: dict[str, set[str]] = {
     **dict.fromkeys(LIGHT, set()),
@@ -113,6 +114,9 @@ ALLOWED: dict[str, set[str]] = {
     "explain": WORDS | BELOW_RUN | {"terms", "uncertainty", "prediction"},
     "searching": WORDS | BELOW_RUN | {"run", "sweep", "design"},
     "called": BELOW_RUN | {"recorded"},
+    "tokens": BASE | RECORDS | {"counts", "codesign"},
+    "training_run": LIGHT | {"goodput", "recorded"},
+    "sense": LIGHT | {"recorded", "catalog", "codesign"},
     "diagnose": WORDS | BELOW_RUN | {"run", "recorded", "uncertainty"},
     "solve": WORDS | BELOW_RUN | {"run", "recorded", "sensitivity"},
     "api": WORDS | BELOW_REPORT | {"prediction", "searching", "diagnose", "solve"},

@@ -56,6 +56,7 @@ OTHERS = (
         "dmodel/codesign/prices.py dmodel/diagnose/measured.py dmodel/solve/goals.py",
         "gb",
     ),
+    _other("tokens by the law of Hoffmann et al.", "dmodel/cli/run_options.py", "chinchilla"),
     _other("stands for an unknown chip", "calibration/collect/assumed.py", "a10080gb"),
     _other(
         "names of cases that were measured, with shapes of their own",

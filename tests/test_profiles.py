@@ -207,7 +207,8 @@ def test_members(chip, stack, expected):
         ("RTX-PRO-6000", "blackwell"),
         ("A100-40GB", "ampere"),
         ("GB200", "blackwell"),
-        ("GH200", ""),
+        ("GH200", "hopper"),
+        ("H101", ""),
         ("V100-32GB", "volta"),
     ],
 )

@@ -237,6 +237,6 @@ def test_the_same_question_asked_again_has_the_same_answer_and_its_own_place():
 
 
 def test_rows_that_differ_in_one_word_are_not_taken_for_each_other():
-    for name, value in (("seq_len", "4096"), ("attention", "none"), ("set", "n_mtp=1")):
+    for name, value in (("seq_len", "2048"), ("attention", "none"), ("set", "n_mtp=1")):
         one, other = part(asked(), []), part(asked(**{name: value}), [])
         assert one is not other and (one.model != other.model or one.leaves != other.leaves)

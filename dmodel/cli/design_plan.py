@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.design_doubt import add_intervals, doubt_lines, robust
 from dmodel.cli.design_options import METHOD, DesignJob, risk_of
+from dmodel.cli.design_risk import memory_limit, merit_of, risk_lines, spread_of
 from dmodel.cli.output import (
     Document,
     digits,
-    gib,
     percent,
     progress,
     seconds,
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from dmodel.training_run import Wanted
 
 DAY_S = 86400.0
-
-ROUNDING = 1e-9
-"""Relative difference of two merits that is rounding [1]."""
 
 RIVALS = 64
 """Plans that compete under doubt, the best ones [count]."""
@@ -144,8 +141,8 @@ def bar() -> Iterator[Callable[[int, int], None] | None]:
 def limits_of(job: DesignJob, asked: Asked, run: Wanted | None) -> tuple[Limits, list[str]]:
     """Memory at the risk that may be taken and budgets as limits of plans, for the tokens of the
     run; and what was assumed for them."""
-    from dmodel.cost.memory import share_at_risk
     from dmodel.design import Limits
+    from dmodel.footprint import share_at_risk
 
     memory = share_at_risk(risk_of(job), spread_of(asked))
 
@@ -163,32 +160,6 @@ def limits_of(job: DesignJob, asked: Asked, run: Wanted | None) -> tuple[Limits,
 
     tokens, said = by_data_law(asked.model)
     return Limits(memory=memory, tokens=tokens, **given), [f"{said}; --tokens says otherwise"]
-
-
-def spread_of(asked: Asked) -> float:
-    """Standard deviation of the logarithm of what a device needs, about what is predicted [1]."""
-    return asked.profile.footprint_for(asked.stack).spread
-
-
-def memory_limit(job: DesignJob, asked: Asked, found: Design) -> Document:
-    """The risk that plans may have, the memory that they may need for it, and what this costs: the
-    share by which the best plan is worse than one that might need all memory; None where groups of
-    plans were left out, or no plan fits."""
-    from dmodel.cost.memory import share_at_risk
-
-    risk, spread = risk_of(job), spread_of(asked)
-    costs = None
-    if found.exact and found.filled is not None:
-        best = merit_of(found.objective, found.exact[0])
-        worse = best / found.filled - 1.0
-        costs = worse if worse > ROUNDING else 0.0
-    has = float(asked.cluster.chip.hbm_bytes)
-    return {
-        "max_risk": risk,
-        "usable_bytes": share_at_risk(risk, spread) * has,
-        "device_bytes": has,
-        "costs": costs,
-    }
 
 
 def worth(stated: Problem, found: Design) -> Document:
@@ -211,17 +182,6 @@ def worth(stated: Problem, found: Design) -> Document:
         "share": saved / before,
         "per_unit": saved / grown,
     }
-
-
-def merit_of(objective: str, c: Candidate) -> float:
-    """What an objective counts of a candidate: seconds, dollars or joules of a step."""
-    tokens = float(c.tokens_per_s) * float(c.step_time_s)
-    each = {
-        "time": float(c.step_time_s),
-        "cost": float(c.dollars_per_token) * tokens,
-        "energy": float(c.joules_per_token) * tokens,
-    }
-    return each[objective]
 
 
 def stated_of(asked: Asked, attention: str, space: str, limits: Limits, objective: str) -> Problem:
@@ -333,7 +293,7 @@ def show_design(d: Document) -> None:
             "Risk: that a device has too little memory after all, by how far memory of such "
             "software is off."
         )
-    show_lines(*_lines_of_risk(d))
+    show_lines(*risk_lines(d))
     if "run" in d:
         show_lines(*run_lines(d["run"]))
     show_lines(*doubt_lines(d), *_lines_of_limits(d))
@@ -393,23 +353,6 @@ def _lines_of_search(d: Document) -> list[str]:
     if d.get("gap") is not None:
         gap = percent(d["gap"], 2)
         lines.append(f"Gap of the gradient's plan to the exact optimum: {gap}")
-    return lines
-
-
-def _lines_of_risk(d: Document) -> list[str]:
-    """What plans may need at the risk that may be taken, and what this costs."""
-    limit = d.get("memory_limit")
-    if not limit:
-        return []
-    lines, risk = [], percent(limit["max_risk"])
-    usable, has = gib(limit["usable_bytes"]), gib(limit["device_bytes"])
-    costs = ""
-    if limit["costs"] is not None:
-        costs = f"; this costs {percent(limit['costs'], 2)}"
-    lines.append(f"Memory: plans may need {usable} of {has}, a risk of {risk} (--max-risk){costs}.")
-    if d["closest"] and not d["exact"]:
-        closest, its = d["closest"], percent(d["closest"]["oom_probability"])
-        lines.append(f"The least risky plan: {closest['label']}, a risk of {its}.")
     return lines
 
 

@@ -7,6 +7,7 @@ import math
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
+from dmodel.cli.design_compute import by_compute
 from dmodel.cli.design_options import (
     FREE_BATCH,
     OF_LOSS,
@@ -16,7 +17,7 @@ from dmodel.cli.design_options import (
     freed,
     risk_of,
 )
-from dmodel.cli.design_plan import spread_of
+from dmodel.cli.design_risk import spread_of
 from dmodel.cli.options import Job
 from dmodel.cli.output import Document, say
 from dmodel.cli.run_options import add_oddities
@@ -98,7 +99,7 @@ def question_of(
     from dmodel.searching import for_any_layout, space_of
 
     searched, free = space_of(asked, attention), free_of(job)
-    loss, tokens, more = _by_compute(job, asked, free, laws)
+    loss, tokens, more = by_compute(job, asked, free, laws)
     if "tokens" in free:
         tokens = None
     elif tokens is None:
@@ -141,26 +142,9 @@ def _left_out(job: DesignJob) -> list[str]:
     return found
 
 
-def _by_compute(
-    job: DesignJob, asked: Asked, free: tuple[str, ...], laws: Any
-) -> tuple[float | None, float | None, list[str]]:
-    """Loss and tokens: as given, or those that a compute budget decides; and in words."""
-    if job.flop is None:
-        return job.loss, job.tokens, []
-    if "shape" in free:
-        loss, text = _loss_of(job.flop, laws)
-        return loss, job.tokens, [text]
-    tokens = _tokens_of(job.flop, asked)
-    return (
-        job.loss,
-        tokens,
-        [f"{tokens:.4g} tokens: what {job.flop:.3g} FLOP train {asked.model_name} on"],
-    )
-
-
 def _limits(job: DesignJob, asked: Asked) -> Any:
     from dmodel.codesign import Limits
-    from dmodel.cost.memory import share_at_risk
+    from dmodel.footprint import share_at_risk
 
     return Limits(
         memory=share_at_risk(risk_of(job), spread_of(asked)),
@@ -169,33 +153,6 @@ def _limits(job: DesignJob, asked: Asked) -> Any:
         joules=job.budget_joules,
         tokens=job.tokens,
     )
-
-
-def _loss_of(flop: float, laws: Any) -> tuple[float, str]:
-    """The loss that a compute budget reaches at best, `min over N of L(N, C / 6N)`. Usual shapes,
-    small batches."""
-    import numpy as np
-
-    from dmodel.codesign.laws import loss
-
-    sizes = np.geomspace(1e6, 1e14, 1601)
-    values = np.asarray(loss(sizes, flop / (6.0 * sizes), laws.loss))
-    best = int(values.argmin())
-    return (
-        float(values[best]),
-        (
-            f"loss {values[best]:.4f}: the least that {flop:.3g} FLOP reach by the loss law, at "
-            f"{sizes[best]:.2g} parameters"
-        ),
-    )
-
-
-def _tokens_of(flop: float, asked: Asked) -> float:
-    """Tokens that a compute budget trains a model on: `C` over its FLOP per token, 6N and causal
-    attention."""
-    from dmodel import counts
-
-    return flop / float(counts.model_flops_per_token(asked.model, "6N+6Lhs"))
 
 
 def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Document | None]:
@@ -229,7 +186,7 @@ def _add_sense(document: Document, job: DesignJob) -> None:
     """Say what the run has that published runs do not have."""
     best, sizes = document["best"], document["best"]["sizes"]
     tokens = document["quantities"]["tokens"]
-    batch_tokens = sizes["global_batch"] * sizes["seq_len"]
+    batch_tokens = sizes["global_batch"] * document["seq_len"]
     add_oddities(document, best["parameters"], batch_tokens, best["mfu"], tokens, job.loss)
 
 

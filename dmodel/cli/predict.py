@@ -23,6 +23,7 @@ from dmodel.cli.output import (
     show_table,
     stop,
 )
+from dmodel.cli.peak import over_peak
 from dmodel.cli.run_options import (
     Amount,
     Anyway,
@@ -35,7 +36,7 @@ from dmodel.cli.run_options import (
     run_lines,
     sense_lines,
     stop_beyond_sense,
-    wanted_of,
+    whole_run,
 )
 from dmodel.errors import InputError
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from calibration.traces import TraceTable
-    from dmodel.asked import Asked
     from dmodel.question import Question
 
 Traces = Annotated[
@@ -143,7 +143,7 @@ def _one_plan(
     ready()
     document, show = _answered(question, job.profile, run, other, term)
     if peak is not None:
-        document |= _over_peak(document, 1e12 * peak)
+        document |= over_peak(document, 1e12 * peak)
     deliver(document, json, show)
     stop_beyond_sense(document, anyway)
     if strict:
@@ -172,7 +172,7 @@ def _answered(
         **asked.document(),
         "plan": plan_document(found.plan),
         **found.document,
-        **flat(_whole(asked, found.document, *run)),
+        **flat(whole_run(asked, found.document, *run)),
         "assumptions": [str(each) for each in found.assumptions],
     }
     tokens = document.get("run", {}).get("tokens")
@@ -195,36 +195,6 @@ def _answered(
         show_lines("", "Assumed:", *(f"  {text}" for text in d["assumptions"]))
 
     return document, show
-
-
-MFU = ("mfu", "mfu_low", "mfu_high")
-"""Names of utilization in the answer, by convention each."""
-
-
-def _over_peak(d: Document, peak: float) -> Document:
-    """Utilization over a peak that is said, and what is to be said of that peak."""
-    own = d["peak_flops_per_s"]
-    names = [name for name in MFU if name in d]
-    over = {name: {rule: x * own / peak for rule, x in d[name].items()} for name in names}
-    if abs(peak / own - SPARSE) < 0.02 * SPARSE:
-        say(
-            f"--peak {peak / 1e12:g}: that is the peak with sparsity, which no training reaches; "
-            f"{d['accelerator']} has {own / 1e12:.0f} TFLOP/s for dense products in "
-            f"{d['precision']}"
-        )
-    return over | {"peak_flops_per_s": peak}
-
-
-SPARSE = 2.0
-"""Peak that data sheets print with structured sparsity over the dense one [1]."""
-
-
-def _whole(asked: Asked, answer: Document, amount: Amount, terms: Terms) -> Document | None:
-    """What the whole run takes; None where nothing says how long it is."""
-    from dmodel.training_run import of_run
-
-    run = wanted_of(asked, amount, terms)
-    return None if run is None else of_run(run, answer, asked)
 
 
 def _stop_where_too_large(document: Document) -> None:

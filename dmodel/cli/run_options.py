@@ -177,6 +177,14 @@ def wanted_of(asked: Asked, amount: Amount, terms: Terms) -> Wanted | None:
     return wanted(*found, terms.start, terms.until)
 
 
+def whole_run(asked: Asked, answer: Document, amount: Amount, terms: Terms) -> Document | None:
+    """What the whole run takes; None where nothing says how long it is."""
+    from dmodel.training_run import of_run
+
+    run = wanted_of(asked, amount, terms)
+    return None if run is None else of_run(run, answer, asked)
+
+
 def run_lines(d: Document) -> list[str]:
     """What is said of a whole run."""
     days = f"{digits(d['days'])} days{_ends(d, 'days')}"

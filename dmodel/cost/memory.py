@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 
 import jax.numpy as jnp
 import numpy as np
@@ -232,19 +231,6 @@ def out_of_memory_probability(needed: Array, available: Array, spread: Array) ->
             logarithm = np.log(np.divide(needed, available))
         return 0.5 * _erfc(-logarithm / spread / np.sqrt(2.0))
     return ndtr(jnp.log(needed / available) / spread)
-
-
-def share_at_risk(risk: float, spread: float) -> float:
-    """Share of a device's memory that a plan may need at a probability that it is not enough [1]:
-    `exp(spread Φ⁻¹(risk))`, the inverse of `out_of_memory_probability`.
-
-    Args:
-      risk: between 0 and 1 [1]. spread: standard deviation of the logarithm of the need.
-
-    >>> f"{share_at_risk(0.1, 0.1):.3f} {share_at_risk(0.5, 0.1):.3f}"
-    '0.880 1.000'
-    """
-    return math.exp(spread * NormalDist().inv_cdf(risk))
 
 
 _erfc = np.vectorize(math.erfc, otypes=[float])

@@ -148,7 +148,7 @@ class Limits(struct.PyTreeNode, kw_only=True):
 
     Attributes:
       memory: share of the device's memory that a plan may need [1]; less than 1 leaves room for
-        what predictions of memory are off by (`dmodel.cost.memory.share_at_risk`).
+        what predictions of memory are off by (`dmodel.footprint.share_at_risk`).
       tokens: of the whole run, which deadline, dollars and joules are for [token]. deadline_s: its
         duration [s]. dollars: its rent [dollar]. joules: its energy, hosts and cooling with it [J].
         facility_watts: power of all devices, likewise [W].
