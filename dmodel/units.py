@@ -37,15 +37,15 @@ def _per_second() -> dict[str, Decimal]:
     return found | {f"{name[:-2]}ps": f for name, f in found.items() if name[-3] in "bB"}
 
 
+SECONDS = {"s": "1", "ms": "1e-3", "us": "1e-6", "µs": "1e-6", "ns": "1e-9", "min": "60"}
+"""Units of time → seconds."""
+
 UNITS: dict[str, dict[str, Decimal]] = {
     "byte": {name: f for name, f in _bytes().items() if not name.endswith(("b", "bit"))},
     "byte/s": _per_second(),
     "FLOP/s": _with_prefixes("FLOP/s", "FLOPS", "FLOPs", "OP/s", "OPS"),
     "1/s": _with_prefixes("/s", "Hz") | {"1/s": Decimal(1)},
-    "s": {
-        unit: Decimal(f)
-        for unit, f in (("s", "1"), ("ms", "1e-3"), ("us", "1e-6"), ("µs", "1e-6"), ("ns", "1e-9"))
-    },
+    "s": {unit: Decimal(f) for unit, f in SECONDS.items()},
     "W": {"W": Decimal(1), "kW": Decimal(1000)},
     "dollar/hour": {"dollar/hour": Decimal(1), "$/h": Decimal(1), "dollar/h": Decimal(1)},
     "1": {},

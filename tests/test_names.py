@@ -53,7 +53,7 @@ OTHERS = (
     _other("the stack that is measured here", "calibration/collect/driver.py", "dmodelcollect"),
     _other(
         "unit, 10^9 bytes",
-        "dmodel/codesign/prices.py dmodel/diagnose/measured.py dmodel/solve/goals.py",
+        "dmodel/codesign/prices.py",
         "gb",
     ),
     _other("tokens by the law of Hoffmann et al.", "dmodel/cli/run_options.py", "chinchilla"),

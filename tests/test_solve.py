@@ -59,7 +59,7 @@ def test_goals_are_read(text, expected):
         ("mfu=45GB", "unknown unit 'GB'"),
         ("mfu=145%", "100 % at most"),
         ("step_time=0s", "positive"),
-        ("step_time=1.2.3s", "positive"),
+        ("step_time=1.2.3s", "expected a number with a unit"),
     ],
 )
 def test_goals_that_are_none_are_refused(text, says):

@@ -107,7 +107,6 @@ def against(
     first: Plan,
     other: str,
     profile: str | None,
-    change: Callable[[Asked], Asked] = lambda asked: asked,
 ) -> Document:
     """The second plan: its time, what it needs, and the chances that the first one is faster and
     cheaper for each token.
@@ -116,14 +115,13 @@ def against(
     nothing is common to what is not known of them. None where a profile carries no covariance.
 
     Args:
-      other: what the second plan has otherwise, `name=value,…`. profile: as asked for. change: of
-        the second job, such as its price.
+      other: what the second plan has otherwise, `name=value,…`. profile: as asked for.
     """
     from dmodel.asked import ask, plan
     from dmodel.cli.question import plan_document, short
     from dmodel.prediction import answer
 
-    beside = change(ask(second_question(asked.question, other), profile))
+    beside = ask(second_question(asked.question, other), profile)
     second, _ = plan(beside, {})
     found = answer(beside, second)
     pair = (asked, first), (beside, second)

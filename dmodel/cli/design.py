@@ -134,6 +134,7 @@ def command(
         json,
     )
     check_ways(job, ways)
+    job = job._replace(settings=priced(job.settings, terms))
     (_run if job.is_run else _plan)(job, ways, terms, anyway)
 
 
@@ -142,7 +143,7 @@ def _plan(job: DesignJob, ways: Ways, terms: Terms, anyway: bool) -> None:
     from dmodel.cli import design_plan
     from dmodel.cli.question import setting
 
-    asked = priced(setting(fixed_job(job)), terms)
+    asked = setting(fixed_job(job))
     _say_profile(asked)
     document, best = design_plan.answered(job, asked, ways, terms)
     if ways.emit is not None and best is not None:
@@ -161,7 +162,7 @@ def _run(job: DesignJob, ways: Ways, terms: Terms, anyway: bool) -> None:
     """The best run: sizes and plan together."""
     from dmodel.cli import design_run, design_tables
 
-    asked = priced(design_run.run_setting(job), terms)
+    asked = design_run.run_setting(job)
     _say_profile(asked)
     document, emitted = design_run.answered(job, asked, ways)
     if emitted is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,7 +115,18 @@ def command(
             )
         check_amount(amount, terms)
         check_positive("--peak", peak)
-        _one_plan(job, degrees, (amount, terms), peak, anyway, against, explain, strict, json)
+        job = job._replace(settings=priced(job.settings, terms))
+        _one_plan(
+            job,
+            degrees,
+            (amount, terms),
+            peak,
+            anyway,
+            against,
+            explain,
+            strict,
+            json,
+        )
     else:
         for option, given in (("--against", against), ("--explain", explain), ("--peak", peak)):
             if given is not None:
@@ -165,7 +175,7 @@ def _answered(
     from dmodel.prediction import prediction
     from dmodel.run import CONVENTION
 
-    asked = priced(ask(question, profile), run[1])
+    asked = ask(question, profile)
     found = prediction(asked, laid(asked, {}))
     say(provenance(asked))
     document = {
@@ -178,8 +188,7 @@ def _answered(
     tokens = document.get("run", {}).get("tokens")
     add_sense(document, asked, found.document["mfu"][CONVENTION], tokens, run[0].loss)
     if other is not None:
-        change = partial(priced, terms=run[1])
-        document["against"] = against(asked, found.plan, other, profile, change)
+        document["against"] = against(asked, found.plan, other, profile)
     if term is not None:
         document["explained"] = [each.document() for each in found.explained(term)]
 

@@ -150,15 +150,11 @@ def check_amount(amount: Amount, terms: Terms) -> None:
     check_terms(terms, bool(given))
 
 
-def priced(asked: Asked, terms: Terms) -> Asked:
-    """A job at the price that is said."""
-    from dmodel.units import HOUR
-
+def priced(settings: list[str] | None, terms: Terms) -> list[str] | None:
+    """Settings of a job, with the price that is said."""
     if terms.price_per_hour is None:
-        return asked
-    cluster = asked.cluster
-    chip = cluster.chip.replace(price_per_s=terms.price_per_hour / HOUR)
-    return asked._replace(records=asked.records._replace(cluster=cluster.replace(chip=chip)))
+        return settings
+    return [*(settings or []), f"price={terms.price_per_hour!r} dollar/hour"]
 
 
 def wanted_of(asked: Asked, amount: Amount, terms: Terms) -> Wanted | None:

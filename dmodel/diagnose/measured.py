@@ -10,7 +10,7 @@ from dmodel import counts
 from dmodel.errors import InputError
 from dmodel.records import Cluster, Model, Plan
 from dmodel.run import CONVENTION
-from dmodel.units import GIB
+from dmodel.units import SECONDS, quantity
 
 RATES = ("tokens_per_s", "tokens_per_s_per_device", "sequences_per_s")
 """Kinds of measurement that count what is trained in a second."""
@@ -18,9 +18,8 @@ RATES = ("tokens_per_s", "tokens_per_s_per_device", "sequences_per_s")
 UTILIZATION = ("mfu", "flops_per_s_per_device")
 """Kinds that count model FLOPs."""
 
-SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "min": 60.0}
 UNITS: dict[str, tuple[str, float]] = {
-    **{unit: ("time", factor) for unit, factor in SECONDS.items()},
+    **{unit: ("time", float(factor)) for unit, factor in SECONDS.items()},
     "tok/s": ("tokens_per_s", 1.0),
     "tokens/s": ("tokens_per_s", 1.0),
     "tok/s/gpu": ("tokens_per_s_per_device", 1.0),
@@ -39,11 +38,8 @@ UNITS: dict[str, tuple[str, float]] = {
 }
 """Units of a step → what they are of, and SI units in one."""
 
-BYTES = {"gb": 1e9, "gib": GIB, "b": 1.0, "mb": 1e6, "mib": 2.0**20}
-"""Units of memory → bytes in one."""
-
-BESIDE = {"compute": SECONDS, "exposed": SECONDS, "memory": BYTES}
-"""What may be measured beside the step, with its units."""
+BESIDE = {"compute": "s", "exposed": "s", "memory": "byte"}
+"""What may be measured beside the step, and its unit."""
 
 _AMOUNT = re.compile(
     r"([0-9][0-9_,]*(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*(.+)", re.IGNORECASE
@@ -126,9 +122,24 @@ def measured(texts: Sequence[str], option: str = "--measured") -> Measured:
             )
         if name in beside:
             raise InputError(f"{option}: {name} is given twice; give it once")
-        number, unit = amount(amount_text, BESIDE[name], f"{option} {name}=")
-        beside[name] = number * unit
+        beside[name] = _beside(name, amount_text, f"{option} {each!r}")
     return Measured(kind, value * factor, **beside, text=text)
+
+
+def _beside(name: str, text: str, what: str) -> float:
+    """A positive amount of what is measured beside the step, in SI.
+
+    Raises:
+      InputError: no number, no positive one, or a unit of another kind.
+    """
+    unit = BESIDE[name]
+    try:
+        value = quantity(text, unit) if text.strip()[-1:].isalpha() else 0.0
+    except ValueError as error:
+        raise InputError(f"{what}: {error}") from None
+    if not 0.0 < value < 1e300:
+        raise InputError(f"{what}: expected a positive number with a unit, such as 3.9s or 61GB")
+    return value
 
 
 def step_seconds(of: Measured, cluster: Cluster, model: Model, plan: Plan) -> float:

@@ -9,7 +9,7 @@ from dmodel.errors import InputError
 from dmodel.goodput import DAY_S
 from dmodel.sensitivity.case import Point
 from dmodel.sensitivity.outputs import ALIASES, OUTPUTS
-from dmodel.units import GIB
+from dmodel.units import quantity
 
 EXTRA: dict[str, tuple[str, Callable[[float, Point], float]]] = {
     "tokens_per_s_per_device": ("tokens_per_s", lambda y, case: y * _devices(case)),
@@ -17,10 +17,11 @@ EXTRA: dict[str, tuple[str, Callable[[float, Point], float]]] = {
 }
 """Outputs that are others of `sensitivity.OUTPUTS` in another unit: which, and what it is in it."""
 
+IN_SI = {"step_time": "s", "memory": "byte"}
+"""Outputs that are wanted as quantities (`dmodel.units`), and their unit."""
+
 UNITS: dict[str, dict[str, float]] = {
-    "step_time": {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0},
     "mfu": {"": 1.0, "%": 0.01},
-    "memory": {"": 1.0, "b": 1.0, "gb": 1e9, "gib": GIB},
     "days": {"": 1.0, "d": 1.0, "days": 1.0},
     "time_to_loss": {"": 1.0, "s": 1.0, "d": DAY_S, "days": DAY_S},
 }
@@ -50,19 +51,33 @@ def goal(text: str) -> tuple[str, float]:
         raise InputError(
             f"such that {text!r}: unknown output {name!r}; expected one of {', '.join(known)}"
         )
-    units = UNITS.get(name, {"": 1.0})
-    if unit.lower() not in units:
-        allowed = ", ".join(filter(None, units)) or "none"
-        raise InputError(f"such that {text!r}: unknown unit {unit!r}; units of {name}: {allowed}")
-    try:
-        value = float(number) * units[unit.lower()]
-    except ValueError:
-        value = float("nan")
+    value = _value(name, number, unit, text)
     if not 0.0 < value < float("inf"):
         raise InputError(f"such that {text!r}: expected a positive number")
     if name == "mfu" and value > 1.0:
         raise InputError(f"such that {text!r}: utilization is 100 % at most; say mfu=45%")
     return name, value
+
+
+def _value(name: str, number: str, unit: str, text: str) -> float:
+    """A number with its unit, in SI or in the output's own unit; no number is none.
+
+    Raises:
+      InputError: a unit of another kind.
+    """
+    if name in IN_SI:
+        try:
+            return quantity(f"{number} {unit}".strip(), IN_SI[name])
+        except ValueError as error:
+            raise InputError(f"such that {text!r}: {name}: {error}") from None
+    units = UNITS.get(name, {"": 1.0})
+    if unit.lower() not in units:
+        allowed = ", ".join(filter(None, units)) or "none"
+        raise InputError(f"such that {text!r}: unknown unit {unit!r}; units of {name}: {allowed}")
+    try:
+        return float(number) * units[unit.lower()]
+    except ValueError:
+        return float("nan")
 
 
 def in_its_unit(output: str, wanted: float, case: Point) -> tuple[float, float]:
