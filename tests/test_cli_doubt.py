@@ -134,13 +134,31 @@ def test_the_shell_sets_two_plans_side_by_side(tmp_path):
     assert refused.exit_code == 2 and "--against is about one plan" in refused.stderr
 
 
-def test_another_system_and_another_model_leave_open_what_was_said_of_the_first():
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 22,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "vocab_size": 32000,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+}
+"""A configuration as Hugging Face writes it."""
+
+
+def test_another_system_and_another_model_leave_open_what_was_said_of_the_first(tmp_path):
     first = Question({"accelerator": "H100-80GB", "n_layers": 30.0, "n_accel": 16.0, "dp": 16.0})
     first = first._replace(system="H100-DGX")
     found = second_question(first, "system=B200-DGX,devices=8")
     assert found.system == "B200-DGX" and found.columns == {"n_layers": 30.0, "n_accel": 8.0}
     found = second_question(first, "model=llama-3-8b")
     assert found.system == "H100-DGX" and "n_layers" not in found.columns
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(LLAMA))
+    found = second_question(first, f"model={file}")
+    assert found.model is not None and float(found.model.n_layers) == LLAMA["num_hidden_layers"]
     found = second_question(first, "accelerator=A100-80GB")
     assert found.system == "" and found.columns["accelerator"] == "A100-80GB"
     with pytest.raises(InputError, match="say one"):

@@ -58,6 +58,7 @@ def second_question(first: Question, text: str) -> Question:
     Raises:
       InputError: an unknown name, a value that is none of its kind, or two values for one name.
     """
+    from dmodel.cli.question import with_shape
     from dmodel.recomputation import CHOICES
     from dmodel.settings import changed, typed
 
@@ -74,9 +75,10 @@ def second_question(first: Question, text: str) -> Question:
     )
     if system or "accelerator" in named:
         start = start._replace(system=system)
-    if "model" in named:
-        start = start._replace(model=None, notes=())
-    return changed(start, named)
+    if "model" not in named:
+        return changed(start, named)
+    found = changed(start._replace(model=None, notes=()), named)
+    return with_shape(found, named["model"], found.number("seq_len"))
 
 
 def _system_of(parts: list[str]) -> tuple[str, list[str]]:

@@ -55,18 +55,18 @@ def question_of(job: Job, degrees: Degrees | None = None) -> Question:
     if "recompute" in said:
         words.pop("recompute_layers", None)
     start = changed(Question({}, system=job.system or ""), _own_words(job) | words | said)
-    return _with_shape(start, job)
+    return with_shape(start, job.model or "", job.seq_len)
 
 
-def _with_shape(question: Question, job: Job) -> Question:
+def with_shape(question: Question, model_name: str, seq_len: float | None) -> Question:
     """The question with the shape of a configuration file, where the model is one."""
     from dmodel.catalog.model_names import config_of
 
-    if not job.model or config_of(job.model) is None:
+    if not model_name or config_of(model_name) is None:
         return question
     from dmodel.catalog.models import reading
 
-    model, notes = reading(job.model, job.seq_len) or (None, ())
+    model, notes = reading(model_name, seq_len) or (None, ())
     return question._replace(model=model, notes=notes)
 
 
