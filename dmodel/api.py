@@ -236,6 +236,7 @@ def design(
     profile: str | Profile | None = None,
     attention: str = "",
     everything: bool = False,
+    max_risk: float | None = None,
     **how: Any,
 ) -> Design:
     """The best plan for a job on a cluster, with a certificate.
@@ -243,16 +244,23 @@ def design(
     Args:
       stack, precision, overrides, profile: as of `predict`; the layout is what is searched.
       attention: "flash" or "none". everything: all that a plan can vary, not the usual alone.
+      max_risk: probability that a device has too little memory that a plan may have [1]; None =
+        `searching.RISK`, a tenth. A share of memory in `limits` wins.
       how: `method`, `top`, `limits`, `objective` and more of `dmodel.design.design`.
 
     Raises:
       InputError: what is missing or unknown, or what the search would choose itself.
     """
-    from dmodel.searching import search, space_of
+    from dmodel.design import Limits
+    from dmodel.searching import RISK, search, space_of, usable
 
     enable_float64()
     words = question(job, cluster, stack=stack, precision=precision, overrides=overrides)
     asked = ask(words, profile)
+    limits = how.pop("limits", None) or Limits()
+    if float(limits.memory) == 1.0:
+        limits = limits.replace(memory=usable(asked, RISK if max_risk is None else max_risk))
+    how["limits"] = limits
     return search(asked, space_of(asked, attention, everything), **how)
 
 

@@ -13,6 +13,7 @@ from dmodel import shape
 from dmodel.asked import OF_LAYOUT, Asked, records_of
 from dmodel.design import EVERYTHING, Choices, Design, Problem, design, problem
 from dmodel.errors import InputError
+from dmodel.footprint import share_at_risk
 from dmodel.question import Assumption, Question
 from dmodel.recomputation import CHOICES as RECOMPUTED
 from dmodel.records import Plan
@@ -177,6 +178,22 @@ def for_any_layout(searched: Searched) -> Plan:
 
 HELD = ("gradient_bytes", "optimizer_bytes")
 """Leaves that say under which ZeRO stage a device holds more."""
+
+
+RISK = 0.1
+"""Probability that a device has too little memory that a plan may have where none is said."""
+
+
+def usable(asked: Asked, risk: float = RISK) -> float:
+    """Share of a device's memory that plans of a job may need at a risk [1], by the spread of
+    memory that its profile has of its stack.
+
+    Raises:
+      InputError: a risk that is none, or more than that of a plan predicted to need all memory.
+    """
+    if not 0.0 < risk <= 0.5:
+        raise InputError(f"max_risk: expected a share above 0 and up to 0.5; got {risk!r}")
+    return share_at_risk(risk, asked.profile.footprint_for(asked.stack).spread)
 
 
 def stated(asked: Asked, searched: Searched, **how: Any) -> Problem:

@@ -695,6 +695,8 @@ def test_demo_end_to_end(tmp_path):
     listed = [*d["design"]["exact"], *d["design"]["compared"]]
     assert all(x["step_time_s_low"] < x["step_time_s"] < x["step_time_s_high"] for x in listed)
     assert all(0.0 <= x["oom_probability"] <= 0.5 for x in listed)
+    most = d["design"]["memory_limit"]["max_risk"] + 1e-9
+    assert all(x["oom_probability"] <= most for x in d["design"]["exact"])
     assert d["sensitivity"]["sum_rates_minus_sum_times"] == pytest.approx(-1.0, abs=1e-9)
     assert (
         document(f"predict {PLAN.replace('prior', str(out / 'profile.json'))}")["step_time_s"] > 0.0

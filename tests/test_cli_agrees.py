@@ -20,7 +20,7 @@ from dmodel.errors import InputError
 from dmodel.prediction import answer
 from dmodel.profiles import load, save
 from dmodel.records import LEAVES, having, leaf
-from dmodel.searching import space_of
+from dmodel.searching import space_of, usable
 from tests.stack_files import stack_file
 
 NODE = {"system": "H100-DGX", "devices": 16, "model": "llama-3-8b", "global_batch": 32}
@@ -155,7 +155,7 @@ def test_a_search_proposes_what_the_stack_runs():
 
 def test_the_api_designs_as_the_shell_does():
     job = setting(Job(**NODE, stack="torchtitan"))
-    shell, _ = search(job, "exact", 1)
+    shell, _ = search(job, "exact", 1, limits=Limits(memory=usable(job)))
     site = cluster("H100-DGX", 16)
     found = design(
         ApiJob("llama-3-8b", global_batch=32),
@@ -167,6 +167,9 @@ def test_the_api_designs_as_the_shell_does():
     )
     assert float(found.best.step_time_s) == float(shell.best.step_time_s)
     assert found.considered == shell.considered
+    assert float(found.best.memory.total) <= usable(job) * float(job.cluster.chip.hbm_bytes)
+    with pytest.raises(InputError, match="max_risk"):
+        design(ApiJob("llama-3-8b", global_batch=32), site, max_risk=0.7)
 
 
 def test_a_plan_fits_by_all_that_a_device_holds():

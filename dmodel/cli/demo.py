@@ -267,12 +267,16 @@ def _design(asked: Asked) -> tuple[Document, Plan]:
     """The exact search and two usual plans side by side, and the best plan."""
     from dmodel.cli.design_doubt import add_intervals
     from dmodel.cli.design_plan import bar, found_document, search, stated_of
+    from dmodel.cli.design_risk import memory_limit
     from dmodel.design import Limits
+    from dmodel.searching import RISK, usable
 
+    limits = Limits(memory=usable(asked))
     with bar() as shown:
-        found, assumed = search(asked, "exact", SHOWN_PLANS, progress=shown)
+        found, assumed = search(asked, "exact", SHOWN_PLANS, limits=limits, progress=shown)
     document = found_document(asked, found, assumed)
-    add_intervals(asked, stated_of(asked, "flash", "usual", Limits(), "time"), found, document)
+    document["memory_limit"] = memory_limit(RISK, asked, found)
+    add_intervals(asked, stated_of(asked, "flash", "usual", limits, "time"), found, document)
     document["question"] = QUESTION
     document["coefficients"] = (
         f"of the profile fitted above, for {asked.accelerator} and the stack "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.design_doubt import add_intervals, doubt_lines, robust
 from dmodel.cli.design_options import METHOD, DesignJob, risk_of
-from dmodel.cli.design_risk import memory_limit, merit_of, risk_lines, spread_of
+from dmodel.cli.design_risk import memory_limit, merit_of, risk_lines
 from dmodel.cli.output import (
     Document,
     digits,
@@ -67,7 +67,7 @@ def answered(job: DesignJob, asked: Asked, ways: Any, terms: Terms) -> tuple[Doc
     document = {
         "objective": job.objective,
         **found_document(asked, found, assumed + more, ways.top),
-        "memory_limit": memory_limit(job, asked, found),
+        "memory_limit": memory_limit(risk_of(job), asked, found),
     }
     if doubt and found.exact:
         document |= _doubted(job, asked, ways, (found, limits), document)
@@ -115,7 +115,7 @@ def found_document(
     from dmodel.cost.memory import out_of_memory_probability
 
     document = {**asked.document(), **design_document(found, top), "assumptions": assumed}
-    spread = spread_of(asked)
+    spread = asked.profile.footprint_for(asked.stack).spread
     plans = [*document["exact"], *document["front"], document.get("gradient"), document["closest"]]
     for plan in filter(None, plans):
         needed, room = plan["memory_bytes_per_device"], plan["headroom_bytes"]
@@ -142,9 +142,9 @@ def limits_of(job: DesignJob, asked: Asked, run: Wanted | None) -> tuple[Limits,
     """Memory at the risk that may be taken and budgets as limits of plans, for the tokens of the
     run; and what was assumed for them."""
     from dmodel.design import Limits
-    from dmodel.footprint import share_at_risk
+    from dmodel.searching import usable
 
-    memory = share_at_risk(risk_of(job), spread_of(asked))
+    memory = usable(asked, risk_of(job))
 
     budgets = {
         "deadline_s": job.budget_days and job.budget_days * DAY_S,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dmodel.cli.design_options import DesignJob, risk_of
 from dmodel.cli.output import Document, gib, percent
 
 if TYPE_CHECKING:
@@ -15,18 +14,12 @@ ROUNDING = 1e-9
 """Relative difference of two merits that is rounding [1]."""
 
 
-def spread_of(asked: Asked) -> float:
-    """Standard deviation of the logarithm of what a device needs, about what is predicted [1]."""
-    return asked.profile.footprint_for(asked.stack).spread
-
-
-def memory_limit(job: DesignJob, asked: Asked, found: Design) -> Document:
+def memory_limit(risk: float, asked: Asked, found: Design) -> Document:
     """The risk that plans may have, the memory that they may need for it, and what this costs: the
     share by which the best plan is worse than one that might need all memory; None where groups of
     plans were left out, or no plan fits."""
-    from dmodel.footprint import share_at_risk
+    from dmodel.searching import usable
 
-    risk, spread = risk_of(job), spread_of(asked)
     costs = None
     if found.exact and found.filled is not None:
         best = merit_of(found.objective, found.exact[0])
@@ -35,7 +28,7 @@ def memory_limit(job: DesignJob, asked: Asked, found: Design) -> Document:
     has = float(asked.cluster.chip.hbm_bytes)
     return {
         "max_risk": risk,
-        "usable_bytes": share_at_risk(risk, spread) * has,
+        "usable_bytes": usable(asked, risk) * has,
         "device_bytes": has,
         "costs": costs,
     }

@@ -17,7 +17,6 @@ from dmodel.cli.design_options import (
     freed,
     risk_of,
 )
-from dmodel.cli.design_risk import spread_of
 from dmodel.cli.options import Job
 from dmodel.cli.output import Document, say
 from dmodel.cli.run_options import add_oddities
@@ -144,10 +143,10 @@ def _left_out(job: DesignJob) -> list[str]:
 
 def _limits(job: DesignJob, asked: Asked) -> Any:
     from dmodel.codesign import Limits
-    from dmodel.footprint import share_at_risk
+    from dmodel.searching import usable
 
     return Limits(
-        memory=share_at_risk(risk_of(job), spread_of(asked)),
+        memory=usable(asked, risk_of(job)),
         seconds=None if job.budget_days is None else job.budget_days * DAY_S,
         dollars=job.budget_dollars,
         joules=job.budget_joules,
