@@ -32,10 +32,10 @@ from dmodel.cli.run_options import (
     check_positive,
     flat,
     priced,
+    run_answer,
     run_lines,
     sense_lines,
     stop_beyond_sense,
-    whole_run,
 )
 from dmodel.errors import InputError
 
@@ -182,7 +182,7 @@ def _answered(
         **asked.document(),
         "plan": plan_document(found.plan),
         **found.document,
-        **flat(whole_run(asked, found.document, *run)),
+        **flat(run_answer(asked, found.document, *run)),
         "assumptions": [str(each) for each in found.assumptions],
     }
     tokens = document.get("run", {}).get("tokens")

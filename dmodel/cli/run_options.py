@@ -173,7 +173,7 @@ def wanted_of(asked: Asked, amount: Amount, terms: Terms) -> Wanted | None:
     return wanted(*found, terms.start, terms.until)
 
 
-def whole_run(asked: Asked, answer: Document, amount: Amount, terms: Terms) -> Document | None:
+def run_answer(asked: Asked, answer: Document, amount: Amount, terms: Terms) -> Document | None:
     """What the whole run takes; None where nothing says how long it is."""
     from dmodel.training_run import of_run
 

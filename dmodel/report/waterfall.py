@@ -56,7 +56,7 @@ def draw(
         axes.barh(row, step, left=at, color=style.ORANGE, height=0.7)
         _say(axes, row, max(at, at + step), f"{step:+.3g} s ({part.probability:.0%})")
         at += step
-        labels.append(part.name)
+        labels.append(part.name.replace("-", " "))
     rest = measured - at
     row = len(shown) + 1
     axes.barh(row, rest, left=at, color=style.GREY, height=0.7)
