@@ -196,6 +196,7 @@ def _row(
             "note": "; ".join(filter(None, notes)),
         },
         {} if timed else _rates(found),
+        found.every,
     )
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calibration.collect.machine import accelerator_name
 from calibration.micro.schema import COLLECTIVE
 from calibration.traces.schema import BY_NAME, Column, base_precision, parse_number, spelled
 from dmodel.settings import text_of
+
+if TYPE_CHECKING:
+    from calibration.importers.steps import Step
 
 PROFILE_COLUMNS = ("compute_s", "communication_s", "exposed_communication_s", "idle_s")
 """Additions to the format of traces where a profile tells them: seconds of one step and device."""
@@ -52,7 +55,8 @@ class Result:
     Attributes:
       file: its name. table: "traces" or "collectives". rows: (line it begins on, cells by column).
       rates: of each row what makes a step time once its batch is known: `samples_per_s`,
-      `tokens_per_s`, of all devices.
+      `tokens_per_s`, of all devices. steps: of each row, every step that was logged, warm-up
+      included; () where none is told by itself.
       troubles: what was left out. details: more than fits into cells, for the JSON document.
       hints: column → what the file lets guess of it, as it is to be typed, and why.
     """
@@ -62,6 +66,7 @@ class Result:
         self.table = table
         self.rows: list[tuple[int, dict[str, str]]] = []
         self.rates: list[Mapping[str, float]] = []
+        self.steps: list[tuple[Step, ...]] = []
         self.troubles: list[Trouble] = []
         self.unnamed = 0
         self.details: dict[str, Any] = {}
@@ -79,7 +84,11 @@ class Result:
         self.trouble(f"line {line}", reason)
 
     def add(
-        self, line: int, cells: Mapping[str, Any], rates: Mapping[str, float | None] = {}
+        self,
+        line: int,
+        cells: Mapping[str, Any],
+        rates: Mapping[str, float | None] = {},
+        steps: tuple[Step, ...] = (),
     ) -> None:
         """Take a row; cells that their column does not allow are left blank, and named."""
         row = {}
@@ -91,6 +100,7 @@ class Result:
                 row[name] = text
         self.rows.append((line, row))
         self.rates.append(nonzero(**rates))
+        self.steps.append(steps)
 
 
 def column(name: str, table: str) -> Column | None:

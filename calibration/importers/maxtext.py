@@ -142,7 +142,7 @@ def _row_of_run(result: Result, config: Config, steps: list[Step]) -> None:
         "peak_memory_gib": planned,
         "note": "; ".join([found.note, *notes]),
     }
-    result.add(found.line, cells)
+    result.add(found.line, cells, steps=found.every)
 
 
 def _axis(config: Config, names: tuple[str, ...]) -> int | None:

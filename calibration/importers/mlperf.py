@@ -196,6 +196,7 @@ def _row(result: Result, log: _Log) -> None:
     result.add(
         done.line,
         cells | {"stack": STACK, "step_time_s": done.seconds, "note": f"{done.note}; {how}"},
+        steps=done.every,
     )
 
 

@@ -196,7 +196,7 @@ def _row(log: _Log, batch: int | None, steps: list[Step]) -> None:
         "peak_memory_gib": max(log.memory) / GIB if log.memory else None,
         "note": "; ".join([found.note, *notes]),
     }
-    log.result.add(found.line, cells)
+    log.result.add(found.line, cells, steps=found.every)
 
 
 def described(config: settings.Settings) -> tuple[dict[str, Any], list[str]]:

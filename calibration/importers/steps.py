@@ -29,7 +29,7 @@ class Step(NamedTuple):
 
 class Summary(NamedTuple):
     """A run of steps. seconds: median after warm-up. kept, dropped: steps. line: of the first.
-    note: all that in words."""
+    note: all that in words. steps: kept ones. every: those dropped, too."""
 
     seconds: float
     kept: int
@@ -37,6 +37,7 @@ class Summary(NamedTuple):
     line: int
     note: str
     steps: tuple[Step, ...]
+    every: tuple[Step, ...]
 
     def median(self, name: str) -> float | None:
         """Median of another figure over the kept steps that have it."""
@@ -186,7 +187,8 @@ def summary(
         + _dropped_in_words(all_steps[:dropped], median, least)
         + _spread_in_words([s.seconds for s in kept], median)
     )
-    return Summary(median, len(kept), dropped, all_steps[0].line, text, tuple(kept))
+    first, every = all_steps[0].line, tuple(all_steps)
+    return Summary(median, len(kept), dropped, first, text, tuple(kept), every)
 
 
 def _dropped_in_words(dropped: list[Step], median: float, least: int) -> str:

@@ -186,7 +186,7 @@ def _row(result: Result, log: _Log, run: list[Step]) -> None:
         "peak_memory_gib": found.largest("memory"),
         "note": "; ".join([found.note, *notes]),
     }
-    result.add(found.line, cells)
+    result.add(found.line, cells, steps=found.every)
 
 
 def _work(cells: dict[str, Any]) -> float | None:

@@ -26,6 +26,7 @@ COMMANDS = {
     "predict": "Step times of the rows of a trace file, or of one plan.",
     "diagnose": "Is a throughput normal, and if not, why?",
     "solve": "The input at which an output is as wanted.",
+    "watch": "Follow a log as it grows: does the run slow down?",
     "collect": "Measure this machine: micro-benchmarks and steps.",
     "import": "Turn logs and profiles into a table of measurements.",
     "fit": "Fit a profile to measured step times.",

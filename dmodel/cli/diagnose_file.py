@@ -112,14 +112,11 @@ def _chosen(rows: list[Row], path: Path, line: int | None) -> Row:
 
 
 def _stated(row: Row, profile: str | None) -> Stated:
-    from dmodel.asked import chosen_profile
-    from dmodel.diagnose.subject import Stated
-    from dmodel.resolve import resolve
+    from calibration.watching.level import stated
 
-    question = row.question
-    found, reason = chosen_profile(profile, row.accelerator, row.stack)
-    say(f"profile {found.name}: {reason}")
-    return Stated(question, resolve(question), found, row.accelerator, row.stack)
+    found, reason = stated(row, profile)
+    say(f"profile {found.profile.name}: {reason}")
+    return found
 
 
 BESIDE = {

@@ -75,7 +75,8 @@ class Cause(NamedTuple):
       name, title: a short name, and a line for people. family: causes of one kind share it.
       probability: before anything is measured [1]. why: it is as probable as that.
       source, date: of what the reason stands on, "" where it is judged.
-      size: how large it may be. changes: what it does.
+      size: how large it may be. changes: what it does. begins: whether it may begin while a run
+        goes on.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Cause(NamedTuple):
     date: str
     size: Size
     changes: tuple[Change, ...]
+    begins: bool
 
 
 class Read(NamedTuple):
@@ -218,6 +220,7 @@ def _cause(entry: Mapping[str, Any]) -> Cause:
             size["says"],
         ),
         changes=_changes(entry["changes"]),
+        begins=entry.get("begins", False),
     )
 
 
