@@ -53,7 +53,7 @@ def _alike(rng: np.random.Generator, n: int) -> np.ndarray:
     from scipy.signal import lfilter
 
     own = SPREAD * np.sqrt(1.0 - ALIKE**2) * rng.standard_normal(n)
-    return lfilter([1.0], [1.0, -ALIKE], own)
+    return np.asarray(lfilter([1.0], [1.0, -ALIKE], own))
 
 
 def _saves(rng: np.random.Generator, n: int) -> np.ndarray:

@@ -133,7 +133,7 @@ class _Teller:
 
     def __init__(self, profile: str | None, as_json: bool):
         self._profile, self._json = profile, as_json
-        self._expected: dict[Run, Expected | None] = {}
+        self._expected: dict[str, Expected | None] = {}
         self.alarms = 0
 
     def document(self, news: News) -> Document:
