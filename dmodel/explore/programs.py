@@ -82,8 +82,8 @@ def program(
         name = ".".join(keys[1:] if first else keys)
         size = int(np.prod(shape, dtype=int))
         named += [name] if shape == () else [f"{name}.{i}" for i in range(size)]
-        short += size if keys[0] == first else 0
-    return Program(paths(names), tuple(named), short, javascript(scalars, short if first else None))
+        short += size if first in ("", keys[0]) else 0
+    return Program(paths(names), tuple(named), short, javascript(scalars, short))
 
 
 def evaluated(case: Case, spread: Any) -> dict[str, Any]:
