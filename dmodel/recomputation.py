@@ -14,7 +14,7 @@ from dmodel.errors import InputError
 from dmodel.question import Assumption, Question
 from dmodel.records import Model, Plan, having, value
 from dmodel.tables import layer, layer_keeps, summed, times
-from dmodel.types import Array
+from dmodel.types import Array, larger, taken
 
 RESULTS = ("qkv", "core", "out", "up", "down")
 """Results of a layer that a policy may keep: queries, keys and values; attention's core; its output
@@ -248,15 +248,15 @@ def redone(again: Again, model: Model, plan: Plan) -> Plan:
     """The plan with what is done again as shares: of the layers, of the core, of the FLOPs of
     products, and of what streams; and with what of the bytes kept is offloaded."""
     products = layer(model, plan).products
-    flops = np.asarray(products.flops)
+    flops: Any = taken(products.flops)
 
-    def of(*kinds: str) -> np.ndarray:
-        return np.asarray(products.of(flops, *kinds))
+    def of(*kinds: str) -> Any:
+        return taken(products.of(flops, *kinds))
 
-    heads, groups = (np.asarray(value(model, n, 1.0)) for n in ("n_heads", "n_kv_heads"))
+    heads, groups = (value(model, n, 1.0) for n in ("n_heads", "n_kv_heads"))
     groups = heads if not having(model, "n_kv_heads") else groups
-    keys = groups / np.maximum(heads + 2.0 * groups, 1.0)
-    gated = np.asarray(value(model, "gated_mlp", 0.0))
+    keys = groups / larger(heads + 2.0 * groups, 1.0)
+    gated = value(model, "gated_mlp", 0.0)
     gate = gated / (1.0 + gated)
     up, down = of("up", "shared_up", "expert_up"), of(*LAST)
     whole = flops[:-1].sum(0)
@@ -287,9 +287,9 @@ def _forgotten(again: Again, model: Model, plan: Plan) -> Array:
     narrow = 0.5 * again.narrow * (1.0 - again.dense)
     gone = again.latents * latent + (again.dense + narrow) * kept.dense
     gone = gone + (again.experts + narrow) * kept.shared + again.norms * kept.norms
-    activated = np.maximum(again.experts, again.activation) * kept.activated
+    activated = larger(again.experts, again.activation) * kept.activated
     gone = gone + again.experts * kept.experts + activated
-    return np.asarray((1.0 - again.streams) * gone / kept.total)
+    return taken((1.0 - again.streams) * gone / kept.total)
 
 
 def _kept_from_latents(model: Model, plan: Plan) -> Array:
@@ -305,5 +305,5 @@ def _kept_from_latents(model: Model, plan: Plan) -> Array:
 def offloading(again: Again, model: Model, plan: Plan) -> Plan:
     """The plan with what of the bytes that its layers keep is offloaded."""
     parts = (memory.layer_input_bytes, memory.layer_activation_bytes)
-    inputs, kept = (np.asarray(f(model, plan)) for f in parts)
+    inputs, kept = (taken(f(model, plan)) for f in parts)
     return plan.having(offload=again.others + (again.inputs - again.others) * inputs / kept)

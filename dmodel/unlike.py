@@ -9,6 +9,7 @@ import numpy as np
 
 from dmodel.blocks.part import Work, site
 from dmodel.records import Model, Plan
+from dmodel.types import Array
 
 
 class Kinds(NamedTuple):
@@ -28,10 +29,22 @@ ALONE = Plan.of(dp=1.0, global_batch=1.0)
 """One sequence on one device."""
 
 
-def _flops(work: Work) -> float:
+def _flops(work: Work) -> Array:
     """Forward products and cores of a part [FLOP]."""
     products = sum(2.0 * p.rows * p.columns * p.inner * p.copies for p in work.products)
-    return float(products + sum(core.flops for core in work.cores))
+    return products + sum(core.flops for core in work.cores)
+
+
+def flops_of_kinds(model: Model) -> list[Array]:
+    """FLOPs of the forward pass of a layer of each kind, at the model's sequence length."""
+    at = site(model, ALONE)
+    mixers, feeds = (
+        [_flops(part.work(at)) for part in parts] for parts in (model.mixers, model.feeds)
+    )
+    return [
+        sum(flops[index] for flops, index in zip((mixers, feeds), pair, strict=True) if index >= 0)
+        for pair in model.pairs
+    ]
 
 
 def kinds_of(model: Model) -> Kinds | None:
@@ -39,14 +52,7 @@ def kinds_of(model: Model) -> Kinds | None:
     None where layers are alike, or their order is not known."""
     if len(model.pairs) == 1 or len(model.order) != round(float(model.n_layers)):
         return None
-    at = site(model, ALONE)
-    mixers, feeds = (
-        [_flops(part.work(at)) for part in parts] for parts in (model.mixers, model.feeds)
-    )
-    found = [
-        sum(flops[index] for flops, index in zip((mixers, feeds), pair, strict=True) if index >= 0)
-        for pair in model.pairs
-    ]
+    found = [float(flops) for flops in flops_of_kinds(model)]
     shares, further = (np.array([float(x) for x in own]) for own in (model.shares, model.further))
     costs = np.array(found) / (shares @ found)
     own = float(model.n_mtp) * float(further @ costs)

@@ -139,6 +139,7 @@ ALLOWED: dict[str, set[str]] = {
     "uncertainty": BELOW_RUN | {"recorded", "profiles"},
     "theory": BELOW_RUN | {"catalog", "sweep"},
     "report": BELOW_REPORT,
+    "explore": BELOW_REPORT | WORDS | ANSWERS | {"operations", "recording"},
     "cli": BELOW_REPORT | WORDS | ANSWERS | {"report"},
 }
 """Which parts of `dmodel` each part may import, besides itself; `dmodel/cli.py` and

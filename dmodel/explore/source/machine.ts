@@ -1,0 +1,92 @@
+/** The machine of a question (dmodel/machine.py, dmodel/catalog/systems.py). */
+
+import { type Catalog, InputError, type Table } from "./catalog";
+import type { Cluster } from "./programs";
+import type { Question } from "./resolve";
+
+const LARGEST_HOST = 16, TORUS_HOST = 8;
+const NUMBERS = ["size", "bytes_per_s", "latency_s", "torus_axes", "in_network_reduction"];
+
+export function chipOf(catalog: Catalog, name: string, precision: string): Table<number> {
+  const main = catalog.resolved("chips", name), { rates, numbers } = catalog.data.chips[main];
+  if (!(precision in rates))
+    throw new InputError(`${main} has no ${precision} products; it has ${Object.keys(rates)}`);
+  const half = ["bf16", "fp16"].find((each) => each in rates) ?? Object.keys(rates)[0];
+  return { ...numbers, flops_per_s: rates[precision], attention_flops_per_s: rates[half] };
+}
+
+function networkOf(catalog: Catalog, main: string): Table<number[]> {
+  const { levels } = catalog.data.systems[main];
+  return Object.fromEntries(NUMBERS.map((name) => [name, levels.map((level) => level[name])]));
+}
+
+function sliced(network: Table<number[]>, chips: number): Table<number[]> {
+  const axes = Math.trunc(network.torus_axes[0]), doublings = Math.round(Math.log2(chips));
+  const shape = Array.from({ length: axes }, (_, i) => 2 ** Math.floor((doublings + i) / axes));
+  const period = axes === 3 ? 4 : 16;
+  const used = shape.filter((s) => s > 1).map((s) => (s % period === 0 ? 1 : 0.5));
+  const sum = used.reduce((a, b) => a + b, 0);
+  const rate = [...network.bytes_per_s], torus = [...network.torus_axes];
+  torus[0] = Math.max(used.length, 1);
+  rate[0] *= Math.max(sum, 0.5) / axes;
+  return { ...network, size: [chips, Infinity], bytes_per_s: rate, torus_axes: torus };
+}
+
+function ofDomain(network: Table<number[]>, domain: number | null): Table<number[]> {
+  const pod = network.size[0], chips = domain ?? pod;
+  if (!(chips >= 1) || chips === Infinity)
+    throw new InputError(`domain_size: expected devices, from 1 on; got ${chips}`);
+  if (network.torus_axes[0] > 1 && chips < pod && Number.isInteger(Math.log2(chips)))
+    return sliced(network, chips);
+  return { ...network, size: [chips, Infinity] };
+}
+
+function hostSize(host: number, network: Table<number[]>): number | null {
+  const size = network.size[0], torus = network.torus_axes[0] > 1;
+  return size > LARGEST_HOST || torus || host >= size ? null : host;
+}
+
+function domainOf(question: Question, host: number | null, network: Table<number[]>) {
+  const given = question.number("domain_size"), devices = question.need("n_accel");
+  const torus = network.torus_axes[0] > 1;
+  const isHost = torus && given !== null && given <= TORUS_HOST && given < devices;
+  if (given && !(given === host && isHost)) return given;
+  if (torus)
+    return Math.min(host && host > TORUS_HOST ? host : devices, devices, network.size[0]);
+  return host ? hostSize(host, network) : null;
+}
+
+function changed(catalog: Catalog, cluster: Cluster, settings: Table<unknown>): Cluster {
+  const chip = { ...cluster.chip }, network = { ...cluster.network };
+  for (const [name, { part, leaf }] of Object.entries(catalog.data.quantities)) {
+    if (!(name in settings)) continue;
+    const value = Number(settings[name]) / (leaf === "price_per_s" ? 3600 : 1);
+    if (part !== "chip") {
+      network[leaf] = [...network[leaf]];
+      network[leaf][part === "intra" ? 0 : 1] = value;
+    } else {
+      const alike = leaf === "flops_per_s" && chip.flops_per_s === chip.attention_flops_per_s;
+      chip[leaf] = value;
+      if (alike) chip.attention_flops_per_s = value;
+    }
+  }
+  return { ...cluster, chip, network };
+}
+
+/** Chip and network: the question's own system, else the one that stack or chip imply. */
+export function machine(catalog: Catalog, question: Question, values: Table<unknown>): Cluster {
+  const accelerator = question.text("accelerator");
+  const named = question.system || String(values.system ?? "");
+  const own = catalog.data.chips[catalog.resolved("chips", accelerator)].system;
+  const system = named || own;
+  if (!system) throw new InputError(`${accelerator}: no default system; name one`);
+  const base = networkOf(catalog, catalog.resolved("systems", system));
+  const host = (values.accel_per_node as number | undefined) ?? question.number("accel_per_node");
+  let network = base;
+  if (question.system) {
+    const size = question.number("domain_size") || (host ? hostSize(host, base) : null);
+    if (size) network = ofDomain(base, size);
+  } else network = ofDomain(base, domainOf(question, host, ofDomain(base, null)));
+  const chip = chipOf(catalog, accelerator, question.precision);
+  return changed(catalog, { chip, network, devices: 0 }, question.settings);
+}
