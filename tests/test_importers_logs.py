@@ -56,6 +56,11 @@ ROWS = [
         "torchtitan",
         [{"tokens_per_s_per_accel": 6835.0}, {"tokens_per_s_per_accel": 7935.0}],
     ),
+    (
+        "dllogger_bert.json",
+        "dllogger",
+        [{"step_time_s": 2.4, "seq_len": 512, "micro_batch": 16}],
+    ),
     ("memory_snapshot.json", "memory", [{"peak_memory_gib": 28.0}]),
     ("memory_xla.txt", "memory", [{"peak_memory_gib": 48.0}]),
 ]
@@ -297,6 +302,90 @@ def test_columns_are_read_as_their_header_names_them(file):
     assert float(last["algbw_GBs"]) == pytest.approx(
         float(last["message_bytes"]) / 1e3 / float(last["time_us"]), rel=0.01
     )
+
+
+DOCUMENTS = {
+    "nccl_tests.json": (6, 2**30, "all_reduce", "H100-80GB", "16", "2", "NCCL 2.28.3"),
+    "nccom_allgather.json": (4, 2**29, None, None, None, None, None),
+}
+
+
+@pytest.mark.parametrize("file", DOCUMENTS)
+def test_documents_of_collective_benchmarks_are_read(file):
+    found = read([SAMPLES / file])
+    last, names = found.rows[-1], ("collective", "accelerator", "n_accel", "nodes", "link")
+    said = (len(found.rows), int(last["message_bytes"]), *(last.get(name) for name in names))
+    assert said == DOCUMENTS[file] and not found.troubles
+    rate = float(last["message_bytes"]) / 1e3 / float(last["time_us"])
+    assert float(last["algbw_GBs"]) == pytest.approx(rate, rel=1e-3)
+
+
+def test_a_document_gives_the_rows_of_the_log_that_was_printed_beside_it(tmp_path):
+    document = json.loads((SAMPLES / "nccl_tests.json").read_text())
+    lines = ["# Collective test starting: all_reduce_perf", "# NCCL version 2.28.3"]
+    lines += [
+        f"#  Rank {d['rank']:2} Group  0 Pid {d['pid']} on {d['hostname']} device {d['device']:2} "
+        f"[0000:0{d['device']}:00] {d['device_info']}"
+        for d in document["config"]["devices"]
+    ]
+    group = "  time  algbw  busbw  #wrong"
+    lines.append(f"#  size  count  type  redop  root{group}{group}")
+    for one in document["results"]:
+        both = [one[place] for place in ("out_of_place", "in_place")]
+        figures = [f"{g['time']} {g['alg_bw']:.2f} {g['bus_bw']:.2f} 0" for g in both]
+        lines.append(f"  {one['size']} {one['count']} float sum -1 {' '.join(figures)}")
+    log = read([collectives(tmp_path, "\n".join(lines) + "\n")]).rows
+    own = read([SAMPLES / "nccl_tests.json"]).rows
+    for a, b in zip(own, log, strict=True):
+        assert {n: a[n] for n in a if n not in ("source", "algbw_GBs", "busbw_GBs")} == {
+            n: b[n] for n in b if n not in ("source", "algbw_GBs", "busbw_GBs")
+        }
+        assert float(a["busbw_GBs"]) == pytest.approx(float(b["busbw_GBs"]), abs=0.01)
+
+
+def test_a_document_of_nccom_lets_its_ranks_guess():
+    found = read([SAMPLES / "nccom_allgather.json"])
+    assert found.hints["n_accel"].startswith("32 ")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"time": 0.0}, "no time"),
+        ({"time": "nan"}, "no size, time"),
+        ({"nwrong": 3.0}, "wrong values"),
+        ({"alg_bw": 9999.0}, "damaged"),
+        ({"bus_bw": -1.0}, "no size, time"),
+    ],
+)
+def test_a_size_of_a_document_that_cannot_be_is_named(tmp_path, change, message):
+    document = json.loads((SAMPLES / "nccl_tests.json").read_text())
+    document["results"][2]["out_of_place"] |= change
+    path = tmp_path / "nccl.json"
+    path.write_text(json.dumps(document))
+    found = read([path])
+    assert len(found.rows) == 5
+    assert any("results[2]" in str(t) and message in str(t) for t in found.troubles)
+
+
+def test_times_of_dllogger_are_differences_of_its_clock(tmp_path):
+    line = 'DLLL {{"elapsedtime": "{}", "type": "LOG", "step": [0, {}], "data": {{"loss": 1.0}}}}'
+    text = "\n".join(line.format(20.0 + 3.0 * i, 10 * i) for i in range(1, 9))
+    path = tmp_path / "log.json"
+    path.write_text(text)
+    (row,) = read([path]).rows
+    assert float(row["step_time_s"]) == pytest.approx(0.3)
+    assert "one line for 10 steps" in row["note"]
+    path.write_text(text.splitlines()[0])
+    with pytest.raises(InputError, match="without a second one"):
+        read([path])
+
+
+def test_bandwidths_of_nccom_are_decimal_where_size_and_time_say_so(tmp_path):
+    head = "    size(B)    count(elems)    type    time:avg(us)    algbw(GB/s)    busbw(GB/s)\n"
+    row = "      65536           16384    fp32            8.18           8.01           7.76\n"
+    (found,) = read([collectives(tmp_path, head + row)]).rows
+    assert float(found["algbw_GBs"]) == 8.01
 
 
 def test_a_group_of_columns_that_was_not_measured_may_be_blank(tmp_path):

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from calibration.importers import (
+    collective_json,
+    dllogger,
     figures,
     frameworks,
     golden,
@@ -51,6 +53,10 @@ FORMATS: dict[str, Format] = {
     ),
     memory.NAME: Format(
         "memory snapshot of PyTorch as JSON, or memory analysis of XLA", memory.SIGN, memory.parse
+    ),
+    dllogger.NAME: Format("log of DLLogger, DLLL lines of steps", dllogger.SIGN, dllogger.parse),
+    collective_json.NAME: Format(
+        "JSON document of nccl-tests or nccom-test", collective_json.SIGN, collective_json.parse
     ),
     nccl.NAME: Format(
         "log of nccl-tests, rccl-tests, mscclpp-test or nccom-test", nccl.SIGN, nccl.parse
@@ -124,4 +130,4 @@ def _first_trouble(source: Source, name: str, result: Result) -> Trouble | str:
 
 
 def _what(name: str) -> str:
-    return "message sizes" if name == nccl.NAME else "steps"
+    return "message sizes" if name in (nccl.NAME, collective_json.NAME) else "steps"

@@ -18,13 +18,14 @@ BYTES = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 class Columns(NamedTuple):
     """Names of columns. head: before the first time. each: of a group of measurements. groups: how
-    many there are. micros: unit of time [us]. giga: bytes in what it calls GB, over 10^9."""
+    many there are. micros: unit of time [us]. either: whether its GB may be 2^30
+    bytes (`decimal`)."""
 
     head: tuple[str, ...]
     each: tuple[str, ...]
     groups: int
     micros: float = 1.0
-    giga: float = 1.0
+    either: bool = False
 
 
 HEADS = {
@@ -73,9 +74,8 @@ def columns(text: str) -> Columns:
     groups = max(names.count("algbw"), 1)
     each = tuple(names[first:])[: max((len(names) - first) // groups, 1)]
     millis = any("(ms)" in word for word in words)
-    # nccom-test divides by 2^30
-    giga = 2**30 / 1e9 if any("(elems)" in word for word in words) else 1.0
-    return Columns(tuple(names[:first]), each, groups, 1e3 if millis else 1.0, giga)
+    of_nccom = any("(elems)" in word for word in words)
+    return Columns(tuple(names[:first]), each, groups, 1e3 if millis else 1.0, of_nccom)
 
 
 def read(fields: list[str], known: Columns | None) -> Values | None:
@@ -88,18 +88,33 @@ def read(fields: list[str], known: Columns | None) -> Values | None:
     at = len(found.head)
     group = dict(zip(found.each, fields[at : at + len(found.each)], strict=False))
     nbytes, time = _bytes(cells.get("size", "")), _micros(group.get("time", ""), found.micros)
-    bandwidths = [_bandwidth(group.get(name, "0"), found.giga) for name in ("algbw", "busbw")]
-    algorithm, bus = bandwidths
+    algorithm, bus = (_bandwidth(group.get(name, "0")) for name in ("algbw", "busbw"))
     if nbytes is None or time is None or algorithm is None or bus is None:
         return None
+    if found.either:
+        algorithm, bus = decimal(nbytes, time, algorithm, bus)
     operation = cells.get("redop", "")
     return Values(nbytes, operation, time, algorithm, bus, group.get("wrong", "N/A"))
 
 
-def _bandwidth(text: str, giga: float) -> float | None:
-    """A bandwidth [GB/s]; None where it is none, or negative."""
+def decimal(nbytes: float, micros: float, algorithm: float, bus: float) -> tuple[float, float]:
+    """Bandwidths of nccom-test [GB/s]: some releases divide by 2^30, others by 10^9;
+    size and time tell which it was.
+
+    >>> decimal(33554432, 768, 40.69, 40.69), decimal(65536, 8.18, 8.01, 7.76)
+    ((43.6905, 43.6905), (8.01, 7.76))
+    """
+    factor, rate = 2**30 / 1e9, nbytes / (1e3 * micros) if micros else 0.0
+    # nearer to what follows from size and time, on a scale of ratios
+    if algorithm * algorithm * factor > rate * rate:
+        factor = 1.0
+    return round(algorithm * factor, 4), round(bus * factor, 4)
+
+
+def _bandwidth(text: str) -> float | None:
+    """A bandwidth as printed; None where it is none, or negative."""
     value = number(text)
-    return None if value is None or value < 0.0 else round(value * giga, 4)
+    return None if value is None or value < 0.0 else value
 
 
 def _lengths(found: Columns) -> tuple[int, ...]:

@@ -66,7 +66,7 @@ RANKS = 4096
 """Ranks that bandwidths are compared with."""
 
 
-class _Test:
+class Test:
     """One test of a log: what its header says. world: ranks, where a line says how many."""
 
     def __init__(self, collective: str = "", version: str = "") -> None:
@@ -79,9 +79,9 @@ class _Test:
         self.columns: Columns | None = None
         self.rows: list[tuple[int, Values]] = []
 
-    def next(self) -> _Test:
+    def next(self) -> Test:
         """The test that another header begins; its program may have been named above it."""
-        test = _Test(self.collective if self.columns is None else "", self.version)
+        test = Test(self.collective if self.columns is None else "", self.version)
         test.program, test.world = self.program, None
         return test
 
@@ -115,9 +115,19 @@ class _Test:
         return self.world or (len(self.ranks) if self.is_whole else None)
 
 
+def named(program: str) -> str:
+    """The collective of a program by its path; "" where it is none.
+
+    >>> named("./build/alltoall_perf"), named("gemm")
+    ('all_to_all', '')
+    """
+    found = _PROGRAM.search(program)
+    return NAMES.get(found[1], found[1]) if found else ""
+
+
 def parse(source: Source) -> Result:
     """One row for each line of measurements."""
-    result, tests = Result(source.name, COLLECTIVES), [_Test()]
+    result, tests = Result(source.name, COLLECTIVES), [Test()]
     for line, text in source.lines:
         test, text = tests[-1], in_columns(text)
         if found := _PROGRAM.search(text) or _NCCOM.search(text):
@@ -128,14 +138,14 @@ def parse(source: Source) -> Result:
         elif not test.take(text):
             _measured(result, test, line, text)
     for test in tests:
-        _rows(result, test)
+        finish(result, test)
     return result
 
 
-def _named(test: _Test, text: str, name: str | None) -> _Test:
+def _named(test: Test, text: str, name: str | None) -> Test:
     """The test that a program's name belongs to: another one, where the last has begun."""
     begun = test.ranks or test.rows
-    new = _Test(version=test.version) if begun else test
+    new = Test(version=test.version) if begun else test
     new.collective = NAMES.get(name or "", name or "")
     if found := _WORKERS.search(text):
         new.world = count(found[1])
@@ -144,7 +154,7 @@ def _named(test: _Test, text: str, name: str | None) -> _Test:
     return new
 
 
-def _measured(result: Result, test: _Test, line: int, text: str) -> None:
+def _measured(result: Result, test: Test, line: int, text: str) -> None:
     """Take a line of measurements; others are passed over."""
     if not _BEGUN.match(text):
         return
@@ -153,14 +163,13 @@ def _measured(result: Result, test: _Test, line: int, text: str) -> None:
         if test.columns is not None or re.match(_BARE, text):
             result.bad_line(line, "a line of measurements that is cut short, or damaged; left out")
         return
-    fault = _fault(values, test)
-    if fault:
-        result.bad_line(line, f"{fault}; left out")
+    if why := fault(values):
+        result.bad_line(line, f"{why}; left out")
         return
     test.rows.append((line, values))
 
 
-def _fault(values: Values, test: _Test) -> str:
+def fault(values: Values) -> str:
     """Why a line is of no use; "" where it is."""
     if values.nbytes == 0.0 or values.time_us == 0.0:
         return "a message of no bytes, or no time"
@@ -192,7 +201,7 @@ def _received(share: float) -> int | None:
     return ranks if ranks >= 2 and abs((ranks - 1) / ranks / share - 1.0) <= 0.01 else None
 
 
-def _rows(result: Result, test: _Test) -> None:
+def finish(result: Result, test: Test) -> None:
     """The rows of a test, unless one rank alone was measured."""
     if not test.rows:
         return
@@ -226,7 +235,7 @@ def _sizes(values: Values) -> dict[str, Any]:
     }
 
 
-def _described(result: Result, test: _Test) -> dict[str, Any]:
+def _described(result: Result, test: Test) -> dict[str, Any]:
     """Cells of all lines; what they let guess is asked for."""
     program = test.program or ("rccl-tests" if test.version.startswith("RCCL") else STACK)
     ranks = test.n_ranks
@@ -242,13 +251,13 @@ def _described(result: Result, test: _Test) -> dict[str, Any]:
     }
 
 
-def _share(test: _Test) -> float | None:
+def _share(test: Test) -> float | None:
     """Bus over algorithm bandwidth, where both are large enough to be told."""
     found = [v.bus / v.algorithm for _, v in test.rows if v.algorithm >= 5.0]
     return statistics.median(found) if found else None
 
 
-def _guess(test: _Test, ranks: int | None) -> str | None:
+def _guess(test: Test, ranks: int | None) -> str | None:
     """The collective of a log without the name of its program: by its operation, and bus over
     algorithm bandwidth.
 
@@ -263,7 +272,7 @@ def _guess(test: _Test, ranks: int | None) -> str | None:
     return fits[0] if len(fits) == 1 else None
 
 
-def _hint(result: Result, test: _Test, ranks: int | None, collective: str | None) -> None:
+def _hint(result: Result, test: Test, ranks: int | None, collective: str | None) -> None:
     """What bandwidths and the ranks that are named let guess, where the header does not say it."""
     named = max(test.ranks, default=-1) + 1
     if ranks is None and named:
@@ -273,7 +282,7 @@ def _hint(result: Result, test: _Test, ranks: int | None, collective: str | None
         result.hints |= {n: text for n, text in found.items() if n == "collective" or not ranks}
 
 
-def _of_reductions(test: _Test) -> dict[str, str]:
+def _of_reductions(test: Test) -> dict[str, str]:
     """Hints of a share of more than 1, which all-reduce alone has."""
     share = _share(test)
     if share is None or share <= 1.0 + 1e-3:
@@ -283,7 +292,7 @@ def _of_reductions(test: _Test) -> dict[str, str]:
     return hints | ({"n_accel": f"{ranks} ({shown}: 2 (n - 1) / n)"} if ranks else {})
 
 
-def _of_gathers(test: _Test) -> dict[str, str]:
+def _of_gathers(test: Test) -> dict[str, str]:
     """Hints of a share of less than 1."""
     share = _share(test)
     ranks = None if share is None or share >= 1.0 - 1e-3 else _ranks_of(share, "all_gather")
@@ -296,7 +305,7 @@ def _of_gathers(test: _Test) -> dict[str, str]:
 GATHERS = "all_gather, reduce_scatter or all_to_all"
 
 
-def _of_old_gathers(test: _Test) -> dict[str, str]:
+def _of_old_gathers(test: Test) -> dict[str, str]:
     """Hints of old versions, which count of gathers what a rank receives."""
     large = [v for _, v in test.rows if v.algorithm >= 5.0]
     shares = [v.algorithm * 1e3 * v.time_us / v.nbytes for v in large]

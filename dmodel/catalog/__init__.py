@@ -33,6 +33,9 @@ __all__ = [
 surface(__name__, {"transformer": "dmodel.catalog.models"})
 
 _FIELDS = {"chips": _chips.fields, "systems": _systems.fields, "models": _models.fields}
+OPTIONAL = ("chip", "announced", "compared", "doubts")
+"""What some entries say beside their names and numbers."""
+
 KINDS = tuple(_FIELDS)
 """Kinds of entries that the catalog holds."""
 
@@ -52,10 +55,12 @@ def names(kind: str) -> list[str]:
 
 
 def entries(kind: str) -> list[Entry]:
-    """All entries of a kind for display: `{name, aliases, about, [chip], [announced], fields}`.
+    """All entries of a kind for display: `{name, aliases, about, [chip], [announced], [compared],
+    [doubts], fields}`.
 
     `fields` are rows `{field, value, unit, source, date}` in the units of the data file; a missing
-    value means unbounded.
+    value means unbounded. `compared` says `{what, with, date}`: which numbers were looked up, where
+    and when; `doubts` are what was not found or is printed differently.
     """
     _check(kind)
     return [
@@ -63,7 +68,7 @@ def entries(kind: str) -> list[Entry]:
             "name": name,
             "aliases": list(entry["aliases"]),
             "about": entry["about"],
-            **{key: entry[key] for key in ("chip", "announced") if key in entry},
+            **{key: entry[key] for key in OPTIONAL if key in entry},
             "fields": _FIELDS[kind](entry),
         }
         for name, entry in table(kind).items()

@@ -356,6 +356,8 @@ def _show_numbers(d: Document) -> None:
         (f["field"], _value(f["value"]), f["unit"], f["date"], f["source"]) for f in d["fields"]
     ]
     show_table("", ("number", "value", "unit", "date", "source"), rows, right="value")
+    compared = [f"compared {c['date']}: {c['what']}: {c['with']}" for c in d.get("compared", ())]
+    show_lines(*compared, *(f"in doubt: {text}" for text in d.get("doubts", ())))
 
 
 def _value(value: Any) -> str:

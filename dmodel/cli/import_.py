@@ -32,7 +32,8 @@ SAID = 10
 
 FORMATS = (
     "kineto, mlperf, maxtext, torchtitan, nemo, megatron, megatron-golden, internlm, neuronx, "
-    "deepspeed, composer, olmo-core, olmo, lightning, trainer, memory, nccl-tests, xplane"
+    "deepspeed, composer, olmo-core, olmo, lightning, trainer, memory, dllogger, nccl-json, "
+    "nccl-tests, xplane"
 )
 
 Files = Annotated[
