@@ -23,8 +23,18 @@ Progress = Callable[[float, float], None]
 Enough = Callable[[Sequence["End"]], bool]
 """Whether the ends so far, in the order of the starts, are all that is wanted."""
 
+Inverse = Callable[[np.ndarray], np.ndarray]
+"""What an inverse of the loss's second derivative, symmetric and positive, makes of a vector
+`[parameter]`."""
+
+Curvature = Callable[[np.ndarray], Inverse]
+"""Such an inverse at parameters `[parameter]`, near to that of the loss."""
+
 TOGETHER = 4
 """Starts that are tried beside each other before `Enough` is asked [count]."""
+
+RENEWED = 15
+"""Steps of L-BFGS after which the curvature is asked for anew, and the memory begins anew."""
 
 ADAM_SHARE, EVERY = 0.6, 10
 """Share of a descent's progress that Adam is, and steps between two reports."""
@@ -77,23 +87,26 @@ def descents(
     lbfgs: int,
     progress: Progress,
     enough: Enough | None = None,
+    together: int = TOGETHER,
+    curvature: Curvature | None = None,
 ) -> list[End]:
     """Descend from every start, or until enough is found; ends in the order of the starts.
 
     Args:
       loss: of several sets at once. starts: parameters to begin from `[parameter]`, one at least.
-      adam, lbfgs: steps of both, one at least, the latter at most. enough: asked after every
-        `TOGETHER` starts; None = never.
+      adam, lbfgs: steps of both, one at least, the latter at most. enough: asked after so many
+        starts `together`; None = never. curvature: what L-BFGS begins from; None = nothing is
+        known.
     """
     watch = _Watch(len(starts), progress)
     found: list[End] = []
-    step = len(starts) if enough is None else TOGETHER
+    step = len(starts) if enough is None else together
     while len(found) < len(starts):
         first = len(found)
         found += _together(
             loss,
             [
-                _descent(p, adam, lbfgs, partial(watch.report, first + i))
+                _descent(p, adam, lbfgs, partial(watch.report, first + i), curvature)
                 for i, p in enumerate(starts[first : first + step])
             ],
         )
@@ -137,11 +150,14 @@ class _Watch:
         self.progress(1.0, float(np.fmin.reduce(self.loss)))
 
 
-def _descent(p: np.ndarray, adam: int, lbfgs: int, report: Progress) -> Asking:
+def _descent(
+    p: np.ndarray, adam: int, lbfgs: int, report: Progress, curvature: Curvature | None
+) -> Asking:
     if adam:
         p = yield from _by_adam(p, adam, lambda done, value: report(ADAM_SHARE * done, value))
+    before = ADAM_SHARE if adam else 0.0
     end = yield from by_lbfgs(
-        p, lbfgs, lambda done, value: report(ADAM_SHARE + (1.0 - ADAM_SHARE) * done, value)
+        p, lbfgs, lambda done, value: report(before + (1.0 - before) * done, value), curvature
     )
     report(1.0, end.loss)
     return end
@@ -166,9 +182,14 @@ def _by_adam(
 
 class _Memory:
     """The last steps of L-BFGS, and the curvature that they met (Nocedal and Wright 2006, algorithm
-    7.4)."""
+    7.4).
 
-    def __init__(self) -> None:
+    Args:
+      inverse: of the curvature before any step; None = nothing is known.
+    """
+
+    def __init__(self, inverse: Inverse | None = None) -> None:
+        self.inverse = inverse
         self.pairs: deque[tuple[np.ndarray, np.ndarray, float]] = deque(maxlen=MEMORY)
 
     def add(self, before: Place, after: Place) -> None:
@@ -178,12 +199,12 @@ class _Memory:
         self.pairs.append((moved, changed, 1.0 / along if along else 0.0))
 
     def direction(self, grads: np.ndarray) -> np.ndarray:
-        """Preconditioned descent direction; of nothing known no longer than 1."""
+        """Preconditioned descent direction; where nothing is known no longer than 1."""
         found, shares = grads, []
         for moved, changed, weight in reversed(self.pairs):
             shares.append(weight * float(moved @ found))
             found = found - shares[-1] * changed
-        found = found * self._scale(grads)
+        found = self.inverse(found) if self.inverse else found * self._scale(grads)
         for (moved, changed, weight), share in zip(self.pairs, reversed(shares), strict=True):
             found = found + (share - weight * float(changed @ found)) * moved
         return -found
@@ -196,7 +217,9 @@ class _Memory:
         return float(changed @ moved) / square if square > 0.0 else 1.0
 
 
-def by_lbfgs(p: np.ndarray, steps: int, progress: Progress) -> Asking:
+def by_lbfgs(
+    p: np.ndarray, steps: int, progress: Progress, curvature: Curvature | None = None
+) -> Asking:
     """L-BFGS with an Armijo search, whose next length is where the parabola through value, slope
     and trial is least.
 
@@ -204,10 +227,13 @@ def by_lbfgs(p: np.ndarray, steps: int, progress: Progress) -> Asking:
 
     Args:
       p: parameters to begin from. steps: at most. progress: called every `EVERY` of them.
+      curvature: asked for every `RENEWED` of them.
     """
     at = yield p
     memory, idle = _Memory(), 0
     for i in range(steps):
+        if curvature is not None and i % RENEWED == 0:
+            memory = _Memory(curvature(at.p))
         before = at
         at, memory = yield from _lbfgs_step(at, memory)
         idle = 0 if before.value - at.value > GAIN * abs(before.value) else idle + 1
@@ -223,12 +249,12 @@ def _lbfgs_step(at: Place, memory: _Memory) -> Generator[np.ndarray, Place, tupl
     direction = memory.direction(at.grads)
     slope = float(direction @ at.grads)
     if not slope < 0.0:
-        memory = _Memory()
+        memory = _Memory(memory.inverse)
         direction = memory.direction(at.grads)
         slope = float(direction @ at.grads)
     found = yield from _search(at, direction, slope)
     if found is None:
-        return at, _Memory()
+        return at, _Memory(memory.inverse)
     memory.add(at, found)
     return found, memory
 

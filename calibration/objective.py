@@ -1,5 +1,5 @@
 """What a fit makes least: the Student-t misfit of its rows and the penalty of its prior, with its
-slope by all parameters.
+slope by all parameters, and, of many rows, what the rows make of its curvature.
 
 `Σ_i w_i [ ln s + (ν + 1)/2 · ln(1 + r_i² / (ν s²)) ] + ½ |θ|²` with r the log ratio of row i and s
 the scale of its stack.
@@ -15,6 +15,7 @@ from threading import Lock
 import numpy as np
 
 from calibration import pooling
+from calibration.descent import Inverse
 from calibration.pooling import Parameters, Prior
 from calibration.ratios import Data, Ratios, ratios
 
@@ -86,6 +87,33 @@ class Objective:
             for x, y, w in zip(by_place, by_noise, widened, strict=True)
         ]
         return losses, points + np.stack(ends)
+
+    def inverse(self, x: np.ndarray) -> Inverse:
+        """Inverse of the curvature by Gauss and Newton at parameters `[P]`.
+
+        `(1 + Bᵀ B)⁻¹`, with B the weighted slopes of the rows by center and offsets, by as many
+        equations as rows (Woodbury identity); of noise scales their own alone.
+
+        Limits: of a prior that knows nothing of sums of center and offsets (`Prior.mixing`).
+        """
+        from scipy.linalg import cho_factor, cho_solve  # of many rows alone
+
+        p, data = self.whole(x), self.data
+        ratio, slope = (each[0] for each in self._ratios([p]))
+        scale = pooling.noise_scale(p, self.prior)[data.stack_of]
+        weight = data.weight * (FREEDOM + 1.0) / (FREEDOM * scale**2 + ratio**2)
+        rows = np.sqrt(weight)[:, None] * slope
+        factor = cho_factor(pooling.covariance(rows, self.prior, data.of) + np.eye(len(rows)))
+        counted = np.bincount(data.stack_of, data.weight, len(p.noise))
+        known = 2.0 * FREEDOM / (FREEDOM + 3.0) * pooling.NOISE_WIDTH**2 * counted
+
+        def of(v: np.ndarray) -> np.ndarray:
+            moved = pooling.moved(self.whole(v), self.prior, data.of)
+            found = cho_solve(factor, (rows * moved.T).sum(1))
+            pulled = np.ravel(pooling.pulled(found[:, None] * rows, self.prior, self.own))
+            return np.concatenate([v[: len(pulled)] - pulled, v[len(pulled) :] / (1.0 + known)])
+
+        return of
 
     def _ratios(self, sets: list[Parameters]) -> tuple[np.ndarray, np.ndarray]:
         """Log ratios `[set, row]` of rows and their slopes `[set, row, C]`."""

@@ -376,6 +376,32 @@ def rows_of(p: Parameters, prior: Prior, of: np.ndarray) -> np.ndarray:
     return center(p, prior)[:, None] + offsets(p, prior)[of].sum(0).T
 
 
+def moved(p: Parameters, prior: Prior, of: np.ndarray) -> np.ndarray:
+    """What parameters add to the prior mean of the coefficients of every row, `[C, row]`."""
+    center, offset = mixed(p, prior)
+    each = (prior.factor @ offset[:, :, None])[:, :, 0]
+    return (prior.center_width * center)[:, None] + each[of].sum(0).T
+
+
+def covariance(by_row: np.ndarray, prior: Prior, of: np.ndarray) -> np.ndarray:
+    """Covariance between rows, `[row, row]`, before the data, of what has slopes by the
+    coefficients of every row.
+
+    Args:
+      by_row: `[row, C]`. of: members of every row, `[G, row]`, each in one grouping.
+
+    Limits: of a prior without `mixing`.
+    """
+    wide = by_row * prior.center_width
+    found = wide @ wide.T
+    for each in of:
+        for member in np.unique(each):
+            mine = np.flatnonzero(each == member)
+            own = by_row[mine] @ prior.factor[member]
+            found[np.ix_(mine, mine)] += own @ own.T
+    return found
+
+
 def pulled(by_row: np.ndarray, prior: Prior, own: np.ndarray) -> np.ndarray:
     """Slope by center and offsets, `[1 + M, C]`, of what has slopes by the coefficients of every
     row: the transpose of `rows_of`.

@@ -86,6 +86,37 @@ def test_most_steps_take_their_first_length():
     assert 20 <= len(asked) < 1 + 20 * 3
 
 
+def test_a_curvature_that_is_known_is_begun_from():
+    """A bowl of very unlike axes: one step and one that rests with its own curvature."""
+    axes = np.logspace(0, 6, 7)
+
+    def bowl(points):
+        return 1.0 + 0.5 * (axes * points**2).sum(1), axes * points
+
+    asked = []
+
+    def curvature(p):
+        asked.append(p)
+        return lambda v: v / axes
+
+    for known, most in ((None, 300), (curvature, 8)):
+        counted, calls = counting(bowl)
+        end = alone(counted, by_lbfgs(np.ones(7), 200, silent, known))
+        assert end.loss < 1.0 + 1e-6 and len(calls) < most
+    assert len(asked) == 1
+
+
+def test_the_curvature_is_asked_for_anew():
+    asked = []
+
+    def curvature(p):
+        asked.append(p)
+        return lambda v: 1e-3 * v
+
+    ends = descents(valley, STARTS, adam=1, lbfgs=31, progress=silent, curvature=curvature)
+    assert len(asked) == 3 * 3 and all(np.isfinite(end.loss) for end in ends)
+
+
 def test_a_search_stays_where_there_are_numbers():
     """The first lengths reach over the wall, where the loss is NaN."""
     end = alone(walled, by_lbfgs(np.array([0.3, 4.0, 1e-3]), 200, silent))

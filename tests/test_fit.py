@@ -13,7 +13,7 @@ from calibration import descent, fit, objective, pooling
 from calibration.micro.priors import priors
 from calibration.objective import FREEDOM, Objective
 from calibration.predict import predict
-from calibration.ratios import Data, log_time
+from calibration.ratios import Data, log_time, slopes
 from calibration.starts import SLOW_MEETING
 from calibration.uncertainty import laplace, narrowing, offset_errors
 from calibration.uncertainty.cells import cells_of
@@ -498,12 +498,51 @@ def test_from_a_base_the_place_with_most_room_wins_unless_its_rows_are_met_worse
     assert found == {"fresh": 1.0, "from a base": 1.5} and asked == [1.0, 1.5, 3.0]
 
 
-def test_of_many_rows_a_place_is_as_wide_as_descents_leave_it():
-    few, many = fit._same(12), fit._same(1770)
-    assert few == fit._same(fit.MANY - 1) == fit.SAME < 0.33 < many < 1.0
+def test_starts_agree_that_end_as_near_to_the_best_as_is_asked():
     ends = [descent.End(np.zeros(1), loss) for loss in (0.0, 0.1, 0.3, 0.9)]
-    assert [fit._alike(ends, same) for same in (few, many)] == [False, True]
-    assert [len(fit._apart(ends, same)) for same in (few, many)] == [4, 2]
+    assert [fit._alike(ends, 0.2, agree) for agree in (1, 2)] == [True, False]
+    assert [fit._alike(ends, same, 1) for same in (0.01, 0.15)] == [False, True]
+    assert [len(fit._apart(ends, same)) for same in (0.15, 0.5)] == [3, 2]
+
+
+def test_of_many_rows_two_starts_that_agree_are_enough(cases, profile, monkeypatch):
+    """By the curvature of the rows, which L-BFGS is told, and at a loss that no start without it
+    ends below."""
+    asked = []
+
+    def descents(loss, starts, **options):
+        ends = descent.descents(loss, starts, **options)
+        asked.append((options["together"], options["curvature"] is not None, ends))
+        return ends
+
+    monkeypatch.setattr(fit, "descents", descents)
+    for many in (len(cases), len(cases) + 1):
+        monkeypatch.setattr(fit, "MANY", many)
+        fit.fit(cases, profile, starts=3)
+    (together, told, found), (few, untold, others) = asked
+    assert (together, told, few, untold) == (2, True, descent.TOGETHER, False)
+    assert min(end.loss for end in found) < min(end.loss for end in others) + 1e-3
+
+
+def test_the_inverse_of_the_curvature_is_that_of_all_parameters(monkeypatch):
+    """`(1 + Bᵀ B)⁻¹` by center and offsets with the slopes of the log ratios, one by one."""
+    monkeypatch.setattr(pooling, "_measured", lambda accelerator: {})
+    groups, prior, data = small_problem()
+    data = data._replace(weight=np.array([1.0, 0.5, 2.0, 1.0]))
+    loss = Objective(prior, data)
+    x = loss.flat(anywhere(prior))
+    p, size = loss.whole(x), len(x) - len(groups.stacks)
+    ratio, slope = slopes(pooling.rows_of(p, prior, data.of), data)
+    scale = pooling.noise_scale(p, prior)[groups.stack_of]
+    weight = data.weight * student_weight(ratio**2, scale, FREEDOM)
+    zero = pooling.rows_of(loss.whole(0.0 * x), prior, data.of)
+    moved = [pooling.rows_of(loss.whole(e), prior, data.of) - zero for e in np.eye(len(x))[:size]]
+    design = np.einsum("rc,pcr->rp", slope, moved) * np.sqrt(weight)[:, None]
+    found = np.stack([loss.inverse(x)(e) for e in np.eye(len(x))])
+    expected = np.linalg.inv(np.eye(size) + design.T @ design)
+    np.testing.assert_allclose(found[:size, :size], expected, rtol=1e-8, atol=1e-10)
+    np.testing.assert_array_equal(found[:size, size:], 0.0)
+    assert (np.diag(found)[size:] < 1.0).all()
 
 
 @pytest.mark.parametrize("measured", READINGS)

@@ -213,9 +213,10 @@ def _linearised(p: Parameters, prior: Prior, data: Data, groups: Groups) -> tupl
     for cell, factor in enumerate(cells.factor):
         design[cells.of == cell] = slope[cells.of == cell] @ factor
     before = ratio - (slope * (z.T - cells.mean[cells.of])).sum(1)
-    return Rows(
-        ratio, slope, design, design @ design.T, before, data.weight, np.asarray(prior.noise)
-    ), cells
+    between = (
+        pooling.covariance(slope, prior, data.of) if prior.mixing is None else design @ design.T
+    )
+    return Rows(ratio, slope, design, between, before, data.weight, np.asarray(prior.noise)), cells
 
 
 def _at_fit(
