@@ -6,10 +6,7 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 
-import flax
-import jax
 import numpy as np
-import optax
 
 from calibration import pooling
 from calibration.pooling import Groups, Parameters, Prior
@@ -77,11 +74,10 @@ def _of_center(found: Laplace, prior: Prior, base: Profile) -> tuple[np.ndarray,
 
 def _versions() -> dict[str, str]:
     """Of all that a fit comes from."""
+    packages = ("jax", "flax", "optax")
     return {
         "python": sys.version.split()[0],
-        "jax": jax.__version__,
-        "flax": flax.__version__,
-        "optax": optax.__version__,
+        **{name: metadata.version(name) for name in packages},
         "dmodel": metadata.version("dmodel") if _installed("dmodel") else "source",
     }
 

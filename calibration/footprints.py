@@ -8,7 +8,6 @@ Deterministic.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -16,13 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from calibration.padding import padded
 from calibration.traces import Cases
 from calibration.traces.table import IMPLAUSIBLE
 from dmodel.footprint import NAMES, Footprint, from_unconstrained, prior, to_unconstrained
 from dmodel.profiles.record import Fitted
+from dmodel.recorded import Recorded
 from dmodel.step import memory_use
-from dmodel.sweep import quick_to_compile
 
 FREEDOM, WITHIN = 2.0, 1.32
 """Degrees of freedom of the Student-t noise, and how many of its scales hold 68 % of it. Peaks have
@@ -54,18 +52,18 @@ class _Point(NamedTuple):
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-@cache
-def _compiled() -> Callable:
-    """ln of the peak of every row `[row]` and its derivative by the unconstrained numbers `[row,
-    number]`."""
+def _peak_and_slope(model: Any, plan: Any, z: jax.Array) -> dict[str, jax.Array]:
+    """ln of the peak of every row `[row]`, and its slope by the row's unconstrained numbers
+    `[number, row]`."""
 
-    def log_peak(z: jax.Array, model: Any, plan: Any) -> jax.Array:
+    def log_peak(z: jax.Array) -> jax.Array:
         return jnp.log(memory_use(model, plan, footprint=from_unconstrained(z)).total)
 
-    def both(z: jax.Array, model: Any, plan: Any) -> tuple[jax.Array, jax.Array]:
-        return log_peak(z, model, plan), jax.jacfwd(log_peak)(z, model, plan)
+    found, pull = jax.vjp(log_peak, z)
+    return {"log_peak": found, "slope": pull(jnp.ones_like(found))[0]}
 
-    return jax.jit(both, compiler_options=quick_to_compile())
+
+PEAK_AND_SLOPE = Recorded(_peak_and_slope, any_rows=True)
 
 
 def _loss(residual: np.ndarray, theta: np.ndarray, scale: float) -> float:
@@ -125,11 +123,12 @@ def fit_footprint(cases: Cases, start: Footprint | None = None) -> Fitted:
     if start is not None:
         mean, width = to_unconstrained(start), KNOWN_WIDTH * width
     log_measured = np.log(cases.labels.peak_memory_bytes)
-    model, plan = padded((cases.model, cases.plan), len(cases))
+    rows = np.zeros((len(mean), len(cases)))
+    of = PEAK_AND_SLOPE.varied(cases.model.replace(order=()), cases.plan, like=rows)
 
     def evaluate(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        predicted, slopes = _compiled()(mean + width * theta, model, plan)
-        return np.asarray(predicted)[: len(cases)], np.asarray(slopes)[: len(cases)] * width
+        found = of(rows + (mean + width * theta)[:, None])
+        return found["log_peak"], found["slope"].T * width
 
     sides = [
         dict(zip(ENDS, side, strict=True)) for side in product((-SIDE, SIDE), repeat=len(ENDS))

@@ -29,11 +29,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from calibration import pooling
-from calibration.fit import log_ratio, rows_of_fit
-from calibration.padding import padded
+from calibration.ratios import rows_of_fit, slopes
 from calibration.traces import Cases
 from calibration.uncertainty.cells import cells_of
-from calibration.uncertainty.laplace import slopes
 from dmodel.profiles import Profile
 from dmodel.types import Array
 from dmodel.uncertainty import REACH, features, nearest, scatter_of
@@ -99,10 +97,7 @@ def spread(cases: Cases, profile: Profile) -> Spread:
     groups = pooling.groups_of(labels.accelerator.tolist(), stacks.tolist())
     cells = cells_of(pooling.prior_for(groups, profile, fresh=False), groups)
     data = rows_of_fit(cases, groups, np.ones(len(cases)))
-    longer = padded(data._replace(log_measured=jnp.zeros(len(cases))), len(cases))
-    z = cells.mean[cells.of].T
-    wide = np.concatenate([z, np.repeat(z[:, -1:], len(longer.weight) - len(cases), 1)], 1)
-    slope = slopes(wide, longer, log_ratio)[1][: len(cases)]
+    slope = slopes(cells.mean[cells.of].T, data)[1]
     design = np.stack([row @ cells.factor[cell] for row, cell in zip(slope, cells.of, strict=True)])
     found = np.array([scatter_of(profile, stack) for stack in stacks.tolist()])
     place = features(cases.system, cases.model, cases.plan)

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from calibration.micro.priors import priors
@@ -79,18 +77,18 @@ class Mixing(struct.PyTreeNode, kw_only=True):
 
     Attributes:
       coefficients: those of which something is known `[K]`; members: the center, 0, and those in
-        such sums, 1 + m `[N]`, or beyond all where only the shape is filled. root: by coefficient
-        `[K, N, N]`; all other center and offsets are independent, with factor 1.
+        such sums, 1 + m `[N]`. root: by coefficient `[K, N, N]`; all other center and offsets are
+        independent, with factor 1.
     """
 
-    coefficients: Array
-    members: Array
-    root: Array
+    coefficients: np.ndarray
+    members: np.ndarray
+    root: np.ndarray
 
     @property
-    def at(self) -> tuple[Array, Array]:
+    def at(self) -> tuple[np.ndarray, ...]:
         """Index of the mixed entries of `[1 + M, C]`."""
-        return jnp.asarray(self.members)[:, None], jnp.asarray(self.coefficients)[None, :]
+        return np.ix_(self.members, self.coefficients)
 
 
 class Prior(struct.PyTreeNode, kw_only=True):
@@ -99,11 +97,11 @@ class Prior(struct.PyTreeNode, kw_only=True):
     scale above its floor, by stack `[S]`. mixing: where something is known of sums of center and
     offsets (`anchored`); None where nothing is. fresh: of a fit from nothing (static)."""
 
-    center: Array
-    center_width: Array
-    offset: Array
-    factor: Array
-    noise: Array
+    center: np.ndarray
+    center_width: np.ndarray
+    offset: np.ndarray
+    factor: np.ndarray
+    noise: np.ndarray
     mixing: Mixing | None = None
     fresh: bool = struct.field(pytree_node=False, default=False)
 
@@ -118,9 +116,9 @@ class Parameters(struct.PyTreeNode, kw_only=True):
     """What is fitted, in prior standard deviations from the prior mean: center `[C]`, offsets `[M,
     C]`, noise `[S]`."""
 
-    center: Array
-    offset: Array
-    noise: Array
+    center: np.ndarray
+    offset: np.ndarray
+    noise: np.ndarray
 
 
 def prior_for(
@@ -317,10 +315,13 @@ def _measured(accelerator: str) -> dict[int, tuple[float, float]]:
     return {at[name]: prior for name, prior in found.items() if HARDWARE[at[name]]}
 
 
-def start(prior: Prior, n: int) -> Parameters:
+def start(prior: Prior) -> Parameters:
     """The prior mean as parameters."""
-    stacks, groups = np.shape(prior.noise), np.shape(prior.offset)[:1]
-    return Parameters(center=jnp.zeros(n), offset=jnp.zeros((*groups, n)), noise=jnp.zeros(stacks))
+    return Parameters(
+        center=np.zeros_like(prior.center, float),
+        offset=np.zeros_like(prior.offset, float),
+        noise=np.zeros_like(prior.noise, float),
+    )
 
 
 def located(prior: Prior, center: Array, offsets: Array, noise: Array) -> Parameters:
@@ -350,46 +351,73 @@ def located(prior: Prior, center: Array, offsets: Array, noise: Array) -> Parame
     )
 
 
-def mixed(p: Parameters, prior: Prior) -> tuple[Array, Array]:
+def mixed(p: Parameters, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
     """Center `[C]` and offsets `[M, C]` in units of their own prior, where parameters are in those
     of what is known of both together."""
     if prior.mixing is None:
         return p.center, p.offset
-    apart, at = jnp.vstack([jnp.asarray(p.center)[None], jnp.asarray(p.offset)]), prior.mixing.at
-    moved = jnp.einsum(
-        "kmn,nk->mk", jnp.asarray(prior.mixing.root), apart.at[at].get(mode="fill", fill_value=0.0)
-    )
-    found = apart.at[at].set(moved, mode="drop")
+    found = np.vstack([p.center[None], p.offset])
+    found[prior.mixing.at] = np.einsum("kmn,nk->mk", prior.mixing.root, found[prior.mixing.at])
     return found[0], found[1:]
 
 
-def offsets(p: Parameters, prior: Prior) -> jax.Array:
+def offsets(p: Parameters, prior: Prior) -> np.ndarray:
     """Offset of every member in the unconstrained space, `[M, C]`."""
-    return jnp.asarray(prior.offset) + jnp.einsum(
-        "mcd,md->mc", jnp.asarray(prior.factor), jnp.asarray(mixed(p, prior)[1])
-    )
+    return prior.offset + (prior.factor @ mixed(p, prior)[1][:, :, None])[:, :, 0]
 
 
-def center(p: Parameters, prior: Prior) -> Array:
+def center(p: Parameters, prior: Prior) -> np.ndarray:
     """The center in the unconstrained space, `[C]`."""
     return prior.center + prior.center_width * mixed(p, prior)[0]
 
 
-def rows_of(p: Parameters, prior: Prior, of: Array) -> jax.Array:
+def rows_of(p: Parameters, prior: Prior, of: np.ndarray) -> np.ndarray:
     """Unconstrained coefficients of every row, `[C, row]`, from its members `[G, row]`."""
-    return jnp.asarray(center(p, prior))[:, None] + offsets(p, prior)[of].sum(0).T  # type: ignore
+    return center(p, prior)[:, None] + offsets(p, prior)[of].sum(0).T
 
 
-def noise_scale(p: Parameters, prior: Prior) -> jax.Array:
+def moved(p: Parameters, prior: Prior, of: np.ndarray) -> np.ndarray:
+    """What parameters add to the prior mean of the coefficients of every row, `[C, row]`."""
+    center, offset = mixed(p, prior)
+    each = (prior.factor @ offset[:, :, None])[:, :, 0]
+    return (prior.center_width * center)[:, None] + each[of].sum(0).T
+
+
+def covariance(by_row: np.ndarray, prior: Prior, of: np.ndarray) -> np.ndarray:
+    """Covariance between rows, `[row, row]`, before the data, of what has slopes by the
+    coefficients of every row.
+
+    Args:
+      by_row: `[row, C]`. of: members of every row, `[G, row]`, each in one grouping.
+
+    Limits: of a prior without `mixing`.
+    """
+    wide = by_row * prior.center_width
+    found = wide @ wide.T
+    for each in of:
+        for member in np.unique(each):
+            mine = np.flatnonzero(each == member)
+            own = by_row[mine] @ prior.factor[member]
+            found[np.ix_(mine, mine)] += own @ own.T
+    return found
+
+
+def pulled(by_row: np.ndarray, prior: Prior, own: np.ndarray) -> np.ndarray:
+    """Slope by center and offsets, `[1 + M, C]`, of what has slopes by the coefficients of every
+    row: the transpose of `rows_of`.
+
+    Args:
+      by_row: `[row, C]`. own: how often each row has each member, `[row, M]`.
+    """
+    moved = np.swapaxes(prior.factor, 1, 2) @ (own.T @ by_row)[:, :, None]
+    found = np.vstack([prior.center_width * by_row.sum(0), moved[:, :, 0]])
+    if prior.mixing is not None:
+        at = prior.mixing.at
+        found[at] = np.einsum("kmn,mk->nk", prior.mixing.root, found[at])
+    return found
+
+
+def noise_scale(p: Parameters, prior: Prior) -> np.ndarray:
     """Student-t scale of ln(predicted / measured) by stack, `[S]`: `√(floor² + (median · exp(width
     · η))²)`."""
-    return jnp.sqrt(
-        prior.noise_floor**2 + (jnp.asarray(prior.noise) * jnp.exp(NOISE_WIDTH * p.noise)) ** 2
-    )
-
-
-def penalty(p: Parameters) -> jax.Array:
-    """Minus the log prior, up to a constant: half the sum of squares."""
-    return 0.5 * sum(
-        ((jnp.asarray(x) ** 2).sum() for x in (p.center, p.offset, p.noise)), start=jnp.asarray(0.0)
-    )
+    return np.sqrt(prior.noise_floor**2 + (prior.noise * np.exp(NOISE_WIDTH * p.noise)) ** 2)

@@ -1,5 +1,5 @@
 """Predict measured configurations: one evaluation of all rows, each under the coefficients of its
-accelerator and stack. Files of similar length share its record (`calibration.padding`)."""
+accelerator and stack."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from calibration.padding import longer, row_count
 from calibration.traces import Cases, TraceTable
 from calibration.traces.table import FLAGGED, REFUSED, Finding
 from dmodel.breakdown import TERMS, Breakdown
@@ -106,7 +105,7 @@ def _evaluate(
     }
 
 
-EVALUATE = Recorded(_evaluate)
+EVALUATE = Recorded(_evaluate, any_rows=True)
 
 MOST_ROWS = 2048
 """Rows that are predicted at once: what is between the steps has to fit a cache."""
@@ -206,18 +205,16 @@ def _evaluated_batch(
     """As `evaluated`, of few enough rows: of very few, under several coefficients at once."""
     rows, count = len(of), len(jax.tree.leaves(coefficients)[0])
     once = min(max(MOST_ROWS // rows, 1), count)
-    size = row_count(rows * once)
+    points = np.minimum(np.arange(-(-count // once) * once), count - 1).reshape(-1, once)
 
-    def taken(start: int) -> Coefficients:
-        return longer(
-            jax.tree.map(lambda x: x[start : start + once, of].ravel(), coefficients), size
-        )
+    def taken(at: np.ndarray) -> Coefficients:
+        return jax.tree.map(lambda x: x[at[:, None], of].ravel(), coefficients)
 
-    tiled = longer(jax.tree.map(lambda x: np.tile(x, once), records), size)
-    run = EVALUATE.varied(*tiled, like=taken(0), sharpness=SHARPNESS)
-    found = [run(taken(start)) for start in range(0, count, once)]
+    tiled = jax.tree.map(lambda x: np.tile(x, once), records)
+    run = EVALUATE.varied(*tiled, like=taken(points[0]), sharpness=SHARPNESS)
+    found = [run(taken(at)) for at in points]
     first = jax.tree.map(lambda x: x[:rows], found[0])
-    times = np.concatenate([each["total"][: rows * once] for each in found])
+    times = np.concatenate([each["total"] for each in found])
     return first, times[: rows * count].reshape(count, rows)
 
 

@@ -21,9 +21,12 @@ from typing import NamedTuple
 import numpy as np
 
 from calibration import fit, pooling
+from calibration.objective import FREEDOM
+from calibration.ratios import rows_of_fit, slopes
 from calibration.traces import Cases
 from calibration.uncertainty.cells import cells_of
-from calibration.uncertainty.laplace import slopes, student_weight
+from calibration.uncertainty.laplace import student_weight
+from calibration.weights import weights_of
 from dmodel.errors import InputError
 from dmodel.profiles import GROUPINGS, Profile
 from dmodel.types import enable_float64
@@ -75,24 +78,24 @@ def width_slopes(
     both = cases.take(np.concatenate([np.flatnonzero(fitted), np.flatnonzero(judged)]))
     known = np.arange(len(both)) < np.sum(fitted)
     groups = pooling.groups_of(both.labels.accelerator.tolist(), both.labels.stack.tolist())
-    weight = fit.weights_of(np.where(known, both.labels.flag, ""))
+    weight = weights_of(np.where(known, both.labels.flag, ""))
     own = groups._replace(of=groups.of[:, known], stack_of=groups.stack_of[known])
     prior = pooling.prior_for(groups, base, fresh=False)
     found = fit.optimize(
         prior,
-        fit.rows_of_fit(both.take(known), own, weight[known]),
+        rows_of_fit(both.take(known), own, weight[known]),
         own,
         seed=seed,
         starts=starts,
         polish=fit.LBFGS_STEPS,
         progress=lambda done, loss: None,
     )
-    data = fit.rows_of_fit(both, groups, weight)
-    ratio, slope = slopes(np.asarray(pooling.rows_of(found, prior, data.of)), data, fit.log_ratio)
+    data = rows_of_fit(both, groups, weight)
+    ratio, slope = slopes(pooling.rows_of(found, prior, data.of), data)
     cells = cells_of(prior, groups)
     design = np.einsum("rc,rcp->rp", slope, cells.factor[cells.of])
     scale = np.asarray(pooling.noise_scale(found, prior))[groups.stack_of]
-    information = np.where(known, weight * student_weight(ratio**2, scale, fit.FREEDOM), 0.0)
+    information = np.where(known, weight * student_weight(ratio**2, scale, FREEDOM), 0.0)
     curvature = (design * information[:, None]).T @ design + np.eye(design.shape[1])
     softened = np.sqrt(ratio**2 + SMALL**2)
     error = float(softened[~known].mean())

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-
 import jax
 import numpy as np
 
-from calibration.pooling import Parameters
+from calibration.pooling import Parameters, Prior, start
 from dmodel.coefficients import NAMES
-from dmodel.sweep import quick_to_compile
 
 SCATTER = 0.8
 """Spread of the starts around the prior mean, in prior standard deviations."""
@@ -30,40 +26,24 @@ scattered start came near the 40 times that its pipelines take, whose rows passe
 −8.7 for −32.2)."""
 
 
-def begun(
-    zero: Parameters, seed: int, starts: int, first: Parameters | None, fresh: bool
-) -> list[Parameters]:
+def begun(prior: Prior, seed: int, starts: int, first: Parameters | None) -> list[Parameters]:
     """Where descents begin: with slow hosts, scattered, from a base with hosts that wait for each
-    other, and at parameters that are known."""
-    leaves, tree = jax.tree.flatten(zero)
-    normal = _compiled()(seed, tuple((starts, *x.shape) for x in leaves))
-    spread = [SCATTER * np.array(x) for x in normal]
+    other, and at parameters that are known.
+
+    Args:
+      starts: how many, one more from a base, and one where `first` is known.
+    """
+    draw = np.random.default_rng(seed)
+    leaves, tree = jax.tree.flatten(start(prior))
+    spread = [SCATTER * draw.standard_normal((starts, *x.shape)) for x in leaves]
     for x in spread:
         x[0] = 0.0
     spread[0][:, NAMES.index("launch")] += SLOW_HOST
-    if not fresh:
+    if not prior.fresh:
         waiting = [x[0].copy() for x in spread]
         waiting[1][:, NAMES.index("rendezvous")] = SLOW_MEETING
         spread = [np.insert(x, 1, y, axis=0) for x, y in zip(spread, waiting, strict=True)]
     if first is not None:
-        known = [np.zeros(x.shape) for x in leaves]
-        for x, y in zip(known, jax.tree.leaves(first), strict=True):
-            x[: len(y)] = y
-        spread = _with_one_more(spread, known)
+        known = jax.tree.leaves(first)
+        spread = [np.concatenate([x, y[None]]) for x, y in zip(spread, known, strict=True)]
     return [jax.tree.unflatten(tree, each) for each in zip(*spread, strict=True)]
-
-
-@cache
-def _compiled() -> Callable[..., list[jax.Array]]:
-    return jax.jit(_normal, static_argnums=1, compiler_options=quick_to_compile())
-
-
-def _normal(seed: int, shapes: tuple[tuple[int, ...], ...]) -> list[jax.Array]:
-    """Arrays of normal numbers of these shapes."""
-    keys = jax.random.split(jax.random.key(seed), len(shapes))
-    return [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
-
-
-def _with_one_more(spread: list[np.ndarray], one: list[np.ndarray]) -> list[np.ndarray]:
-    """Starts, leaf by leaf, and one more behind them."""
-    return [np.concatenate([x, y[None]]) for x, y in zip(spread, one, strict=True)]

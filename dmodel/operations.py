@@ -17,83 +17,115 @@ class Unknown(Exception):
     """An operation, or a way of it, that has no counterpart here."""
 
 
-def _broadcast(p: Parameters, x: Any) -> Any:
+Operation = Callable[..., Any]
+"""An operation whose parameters are known: operands to the result, or to several."""
+
+Made = Callable[[Parameters], Operation]
+"""What makes an operation of its parameters."""
+
+
+def _broadcast(p: Parameters) -> Operation:
     shape, places = p
-    inner = [1] * len(shape)
-    for place, size in zip(places, np.shape(x), strict=True):
-        inner[place] = size
-    return np.broadcast_to(np.reshape(x, inner), shape)
+
+    def of(x: Any) -> Any:
+        x = np.asarray(x)
+        strides, inner = [0] * len(shape), [1] * len(shape)
+        for place, size, stride in zip(places, x.shape, x.strides, strict=True):
+            inner[place] = size
+            strides[place] = stride if size == shape[place] else 0
+        if x.flags.c_contiguous:  # as below, seven times as fast
+            return np.ndarray(shape, x.dtype, x, 0, strides)
+        return np.broadcast_to(x.reshape(inner), shape)
+
+    return of
 
 
-def _sliced(p: Parameters, x: Any) -> Any:
+def _sliced(p: Parameters) -> Operation:
     starts, stops, strides = p
-    steps = strides or (1,) * len(starts)
-    return x[tuple(map(slice, starts, stops, steps))]
+    at = tuple(map(slice, starts, stops, strides or (1,) * len(starts)))
+    return lambda x: x[at]
 
 
-def _selected(p: Parameters, which: Any, *cases: Any) -> Any:
+def _selected(which: Any, *cases: Any) -> Any:
     if len(cases) == 2:
         return np.where(which, cases[1], cases[0])
     return np.choose(which, cases)
 
 
-def _cumsum(p: Parameters, x: Any) -> Any:
+def _cumsum(p: Parameters) -> Operation:
     axis, reverse = p
     if reverse:
-        return np.flip(np.cumsum(np.flip(x, axis), axis), axis)
-    return np.cumsum(x, axis)
+        return lambda x: np.flip(np.cumsum(np.flip(x, axis), axis), axis)
+    return lambda x: np.cumsum(x, axis)
 
 
-def _unstacked(p: Parameters, x: Any) -> Any:
-    parts = np.moveaxis(x, p[0], 0) if p[0] else x
-    return parts[0] if len(parts) == 1 else list(parts)
+def _unstacked(p: Parameters) -> Operation:
+    axis = p[0]
+
+    def of(x: Any) -> Any:
+        parts = np.moveaxis(x, axis, 0) if axis else x
+        return parts[0] if len(parts) == 1 else list(parts)
+
+    return of
 
 
-def _split(p: Parameters, x: Any) -> Any:
+def _split(p: Parameters) -> Operation:
     sizes, axis = p
-    ends, before = accumulate(sizes), (slice(None),) * axis
-    parts = [x[(*before, slice(end - size, end))] for size, end in zip(sizes, ends, strict=True)]
-    return parts[0] if len(parts) == 1 else parts
+    before = (slice(None),) * axis
+    ends = zip(sizes, accumulate(sizes), strict=True)
+    parts = [(*before, slice(end - size, end)) for size, end in ends]
+    if len(parts) == 1:
+        return lambda x: x[parts[0]]
+    return lambda x: [x[part] for part in parts]
 
 
-def _product(p: Parameters, a: Any, b: Any) -> Any:
-    return np.tensordot(a, b, p[0][0])
+def _product(p: Parameters) -> Operation:
+    return lambda a, b: np.tensordot(a, b, p[0][0])
 
 
-def _padded(p: Parameters, x: Any, filling: Any) -> Any:
-    shape = [low + size + high for (low, high, _), size in zip(p[0], x.shape, strict=True)]
-    found = np.full(shape, filling, x.dtype)
-    inner = zip(p[0], x.shape, strict=True)
-    found[tuple(slice(low, low + size) for (low, _, _), size in inner)] = x
-    return found
+def _padded(p: Parameters) -> Operation:
+    ends = [(low, high) for low, high, _ in p[0]]
+
+    def of(x: Any, filling: Any) -> Any:
+        sizes = list(zip(ends, x.shape, strict=True))
+        found = np.full([low + size + high for (low, high), size in sizes], filling, x.dtype)
+        found[tuple([slice(low, low + size) for (low, _), size in sizes])] = x
+        return found
+
+    return of
 
 
-def _stacked(p: Parameters, *values: Any) -> Any:
+def _stacked(p: Parameters) -> Operation:
     at = (*(slice(None),) * p[0], None)
-    return np.concatenate([x[at] for x in values], p[0])
+    return lambda *values: np.concatenate([x[at] for x in values], p[0])
 
 
-def _counted(p: Parameters) -> Any:
+def _counted(p: Parameters) -> Operation:
     kind, shape, axis = p
     along = [size if i == axis else 1 for i, size in enumerate(shape)]
-    return np.broadcast_to(np.arange(shape[axis], dtype=kind).reshape(along), shape)
+    return lambda: np.broadcast_to(np.arange(shape[axis], dtype=kind).reshape(along), shape)
 
 
-def _each(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda p, *values: function(*values)
+def _each(function: Operation) -> Made:
+    return lambda p: function
 
 
-def _powered(p: Parameters, x: Any) -> Any:
-    return np.square(x) if p[0] == 2 else np.power(x, float(p[0]))
+def _along(function: Operation) -> Made:
+    """A function of one operand and its only parameter."""
+    return lambda p: lambda x: function(x, p[0])
 
 
-def _reduced(function: np.ufunc) -> Callable[..., Any]:
-    return lambda p, x: function.reduce(x, axis=p[0])
+def _powered(p: Parameters) -> Operation:
+    power = float(p[0])
+    return np.square if p[0] == 2 else lambda x: np.power(x, power)
 
 
-def _by_element(function: Callable[[float], float]) -> Callable[..., Any]:
-    made = np.vectorize(function, otypes=[np.float64])
-    return lambda p, x: made(x)
+def _reduced(function: np.ufunc) -> Made:
+    return lambda p: partial(function.reduce, axis=p[0])
+
+
+def _by_element(function: Callable[[float], float]) -> Made:
+    return _each(np.vectorize(function, otypes=[np.float64]))
 
 
 PLAIN: dict[str, Callable[..., Any]] = {
@@ -134,20 +166,20 @@ PLAIN: dict[str, Callable[..., Any]] = {
 }
 """Operations that no parameter decides, element by element."""
 
-OPERATIONS: dict[str, Callable[..., Any]] = {
+OPERATIONS: dict[str, Made] = {
     **{name: _each(function) for name, function in PLAIN.items()},
     "erf": _by_element(math.erf),
     "erfc": _by_element(math.erfc),
-    "select_n": _selected,
+    "select_n": _each(_selected),
     "integer_pow": _powered,
-    "convert_element_type": lambda p, x: np.asarray(x).astype(p[0]),
+    "convert_element_type": lambda p: lambda x: np.asarray(x).astype(p[0]),
     "broadcast_in_dim": _broadcast,
-    "reshape": lambda p, x: x.reshape(p[0]),
-    "squeeze": lambda p, x: np.squeeze(x, p[0]),
-    "transpose": lambda p, x: np.transpose(x, p[0]),
-    "rev": lambda p, x: np.flip(x, p[0]),
+    "reshape": lambda p: lambda x: x.reshape(p[0]),
+    "squeeze": _along(np.squeeze),
+    "transpose": _along(np.transpose),
+    "rev": _along(np.flip),
     "slice": _sliced,
-    "concatenate": lambda p, *values: np.concatenate(values, p[0]),
+    "concatenate": lambda p: lambda *values: np.concatenate(values, p[0]),
     "split": _split,
     "pad": _padded,
     "iota": _counted,
@@ -160,7 +192,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "cumsum": _cumsum,
     "dot_general": _product,
 }
-"""What each does with its parameters and operands."""
+"""What each is, once its parameters are known."""
 
 ELEMENTWISE = frozenset(PLAIN) | {"erf", "erfc", "clamp", "select_n", "integer_pow"}
 ELEMENTWISE |= {"convert_element_type"}
@@ -217,11 +249,6 @@ def operation(equation: Any) -> tuple[str, Parameters]:
     if (name in INTEGERS and whole) or not _is_usual(name, given):
         raise Unknown(f"{name} of this kind")
     return name, tuple(_told(given[parameter]) for parameter in PARAMETERS.get(name, ()))
-
-
-def ready(name: str, parameters: Parameters) -> Callable[..., Any]:
-    """What an operation does with its operands."""
-    return PLAIN[name] if name in PLAIN else partial(OPERATIONS[name], parameters)
 
 
 def _is_usual(name: str, given: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import json
 import platform
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import jax
@@ -19,18 +19,18 @@ import numpy as np
 
 from dmodel import entries
 from dmodel.entries import Entry
-from dmodel.operations import OPERATIONS, Unknown, ready
-from dmodel.recording import Record, Step, Tree, recorded
+from dmodel.operations import OPERATIONS, Unknown
+from dmodel.recording import ROWS, Record, Step, Tree, for_rows, recorded
 from dmodel.structures import nested, plain, told
 
 
 def unread(steps: Sequence[Step], kept: Iterable[int]) -> list[list[int]]:
     """Places that nobody reads after each step, but for those that are kept."""
-    seen, found = set(kept), []
-    for step in reversed(steps):
-        found.append([i for i in {*step.reads, *step.writes} if i not in seen])
-        seen.update(found[-1])
-    return found[::-1]
+    last = {i: n for n, step in enumerate(steps) for i in (*step.reads, *step.writes)}
+    found: list[list[int]] = [[] for _ in steps]
+    for i in last.keys() - set(kept):
+        found[last[i]].append(i)
+    return found
 
 
 class Run:
@@ -44,11 +44,10 @@ class Run:
         self.steps = []
         for step, drop in zip(steps, unread(steps, kept), strict=True):
             reads, writes = step.reads, step.writes
+            made = OPERATIONS[step.name](step.parameters)
             one = writes[0] if len(writes) == 1 else -1
             ends = reads[0] if reads else -1, reads[-1] if reads else -1
-            self.steps.append(
-                (ready(step.name, step.parameters), len(reads), *ends, reads, one, writes, drop)
-            )
+            self.steps.append((made, len(reads), *ends, reads, one, writes, drop))
 
     def __call__(self, at: list[Any]) -> list[Any]:
         """Values by place, those of the steps filled in and those that nobody reads any more left
@@ -128,7 +127,18 @@ class Ready:
         return Run(still, read), Run(moving, read - moved | {*self.record.outputs})
 
 
-_RECORDS: dict[tuple, Ready | None] = {}
+MOST_SIZES = 8
+"""Numbers of rows for which a record stays ready."""
+
+Sized = Callable[[int], Ready]
+"""What runs for a number of rows, of a record for any; for 0, of a record of given shapes."""
+
+
+def _sized(record: Record) -> Sized:
+    return lru_cache(maxsize=MOST_SIZES)(lambda rows: Ready(for_rows(record, rows)))
+
+
+_RECORDS: dict[tuple, Sized | None] = {}
 _LOCK = threading.RLock()
 
 
@@ -140,10 +150,12 @@ class Recorded:
     Args:
       function: pure, of a module, with nested dictionaries of arrays by text as its answer; keyword
         arguments are static.
+      any_rows: whether one record is to answer for any number of rows: all leaves have them as
+        their last axis, and so has the answer, and no row depends on another.
     """
 
-    def __init__(self, function: Callable[..., dict[str, Any]]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[..., dict[str, Any]], any_rows: bool = False) -> None:
+        self.function, self.any_rows = function, any_rows
         self.programs: dict[tuple, Callable[..., dict[str, Any]]] = {}
 
     def __call__(self, *records: Tree, **static: Any) -> dict[str, Any]:
@@ -175,14 +187,19 @@ class Recorded:
         self, records: Tree, static: dict[str, Any], arrays: Sequence[np.ndarray]
     ) -> Ready | None:
         """What runs for the shapes of some records, made once in a process."""
-        shapes = tuple(x.shape for x in arrays)
+        if self.any_rows and len({x.shape[-1:] or None for x in arrays}) != 1:
+            raise ValueError(
+                f"{self.function.__name__}: expected leaves [..., row] of as many rows"
+            )
+        shapes = tuple(x.shape[:-1] if self.any_rows else x.shape for x in arrays)
         at = (self.function, tuple(static.items()), jax.tree.structure(records), shapes)
         if at not in _RECORDS:
             with _LOCK:
                 if at not in _RECORDS:
                     found = self._record(records, static, at)
-                    _RECORDS[at] = None if found is None else Ready(found)
-        return _RECORDS[at]
+                    _RECORDS[at] = None if found is None else _sized(found)
+        sized = _RECORDS[at]
+        return None if sized is None else sized(arrays[0].shape[-1] if self.any_rows else 0)
 
     def _record(self, records: Tree, static: dict[str, Any], at: tuple) -> Record | None:
         """The record from a file, else a new one; None where there can be none."""
@@ -205,6 +222,7 @@ class Recorded:
         source = entries.sources(*dict.fromkeys(("dmodel", package)))
         try:
             said = [plain(static), told(tree), plain(shapes), *_versions()]
+            said += [ROWS] * self.any_rows
         except TypeError:
             return None
         name = f"{function.__module__}.{function.__qualname__}"
@@ -213,7 +231,8 @@ class Recorded:
     def _made(self, records: Tree, static: dict[str, Any]) -> Record | None:
         with jax.enable_x64(True):
             try:
-                return recorded(lambda *given: self.function(*given, **static), *records)
+                function = partial(self.function, **static)
+                return recorded(function, *records, any_rows=self.any_rows)
             except Unknown as e:
                 entries.tell(f"{self.function.__name__} is compiled each time: no numpy for {e}")
                 return None

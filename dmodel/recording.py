@@ -3,6 +3,9 @@
 What a compiler would do of itself is done here once: what is constant is computed, what repeats is
 shared, and what nobody reads is left out. A value that is the same along an axis is held once: what
 is counted element by element broadcasts it.
+
+A record may answer for any number of rows: it is traced for one number, which no other size is a
+multiple of, and wherever that stands among sizes the number of rows is meant.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ Shape = tuple[int, ...]
 
 
 class Step(NamedTuple):
-    """One operation: its name, what it reads and writes by place, and its parameters."""
+    """One operation: its name, what it reads and writes by place, and its parameters, where `ROWS`
+    stands for the number of rows."""
 
     name: str
     reads: tuple[int, ...]
@@ -46,6 +50,48 @@ class Record(NamedTuple):
     names: tuple[tuple[str, ...], ...]
 
 
+ROWS = "rows"
+"""What stands for the number of rows in a record that answers for any."""
+
+MARK = 7919
+"""Rows that such a record is traced for: a prime that no other size is a multiple of."""
+
+
+def _for_any(value: Any) -> Any:
+    """Parameters with `ROWS` in place of `MARK`.
+
+    Raises:
+      Unknown: a size mixes the rows with others, so that it cannot be told for another number.
+    """
+    if isinstance(value, tuple):
+        return tuple(map(_for_any, value))
+    if not isinstance(value, int) or value < MARK:
+        return value
+    if value != MARK:
+        raise Unknown(f"a size of {value} for {MARK} rows")
+    return ROWS
+
+
+def _for_some(value: Any, rows: int) -> Any:
+    """Parameters for a number of rows."""
+    if isinstance(value, tuple):
+        return tuple([_for_some(x, rows) for x in value])
+    return rows if value == ROWS else value
+
+
+def for_rows(record: Record, rows: int) -> Record:
+    """A record that answers for any number of rows, for one."""
+    steps = [
+        step._replace(parameters=_for_some(step.parameters, rows)) if step.parameters else step
+        for step in record.steps
+    ]
+    return record._replace(steps=tuple(steps))
+
+
+def _mentions_rows(value: Any) -> bool:
+    return value == ROWS or (isinstance(value, tuple) and any(map(_mentions_rows, value)))
+
+
 INNER = ("jit", "pjit", "closed_call", "custom_jvp_call")
 """Operations that are programs of their own."""
 
@@ -54,11 +100,12 @@ class Recorder:
     """Makes a record of a traced program.
 
     Args:
-      shapes: of the inputs.
+      shapes: of the inputs. any_rows: whether it is traced for `MARK` rows and to answer for any
+        number.
     """
 
-    def __init__(self, shapes: Sequence[Shape]) -> None:
-        self.inputs = len(shapes)
+    def __init__(self, shapes: Sequence[Shape], any_rows: bool = False) -> None:
+        self.inputs, self.any_rows = len(shapes), any_rows
         self.shapes = dict(enumerate(shapes))
         self.constants: dict[tuple, int] = {}
         self.values: dict[int, np.ndarray] = {}
@@ -68,6 +115,8 @@ class Recorder:
     def constant(self, value: Any) -> int:
         """The place of a constant."""
         array = np.asarray(value)
+        if self.any_rows and MARK in array.shape:
+            array = _alike(array)
         key = (array.dtype.name, array.shape, array.tobytes())
         if key not in self.constants:
             self.constants[key] = self._place(array.shape)
@@ -156,6 +205,8 @@ class Recorder:
         self, name: str, reads: tuple[int, ...], parameters: tuple, shapes: Sequence[Shape]
     ) -> tuple[int, ...]:
         """Places of what an operation gives, the same for the same one."""
+        if self.any_rows:
+            parameters = _for_any(parameters)
         key = (name, parameters, *reads)
         if key not in self.shared:
             self.shared[key] = self._made(name, reads, parameters, shapes)
@@ -164,9 +215,9 @@ class Recorder:
     def _made(
         self, name: str, reads: tuple[int, ...], parameters: tuple, shapes: Sequence[Shape]
     ) -> tuple[int, ...]:
-        if all(i in self.values for i in reads):
+        if all(i in self.values for i in reads) and not _mentions_rows(parameters):
             with np.errstate(all="ignore"):
-                found = OPERATIONS[name](parameters, *[self.values[i] for i in reads])
+                found = OPERATIONS[name](parameters)(*[self.values[i] for i in reads])
             return tuple(map(self.constant, [found] if len(shapes) == 1 else found))
         writes = tuple(map(self._place, shapes))
         self.steps.append(Step(name, reads, writes, parameters))
@@ -196,6 +247,18 @@ class Recorder:
         )
 
 
+def _alike(array: np.ndarray) -> np.ndarray:
+    """A constant of all rows, which is the same for each, held once.
+
+    Raises:
+      Unknown: it tells one row from another.
+    """
+    one = array[..., :1]
+    if array.shape[-1] != MARK or MARK in one.shape or not (array == one).all():
+        raise Unknown("a constant that differs from row to row")
+    return one
+
+
 def _keeps_kind(equation: Any) -> bool:
     """Whether an operation converts numbers to the kind that they are of."""
     kind = equation.params.get("new_dtype")
@@ -206,8 +269,11 @@ def _numbered(number: dict[int, int], places: Sequence[int]) -> tuple[int, ...]:
     return tuple(number[i] for i in places)
 
 
-def recorded(function: Callable[..., Any], *records: Tree) -> Record:
+def recorded(function: Callable[..., Any], *records: Tree, any_rows: bool = False) -> Record:
     """The record of a function of records.
+
+    Args:
+      any_rows: whether it is to answer for any number of rows, the last axis of every leaf.
 
     Raises:
       Unknown: it uses an operation that has no counterpart here.
@@ -220,8 +286,9 @@ def recorded(function: Callable[..., Any], *records: Tree) -> Record:
         names[:] = [tuple(key.key for key in path) for path, _ in found]
         return [jnp.asarray(leaf) for _, leaf in found]
 
-    closed = jax.make_jaxpr(flat)(*[jax.ShapeDtypeStruct(np.shape(x), float) for x in leaves])
-    recorder = Recorder([np.shape(x) for x in leaves])
+    shapes = [(*np.shape(x)[:-1], MARK) if any_rows else np.shape(x) for x in leaves]
+    closed = jax.make_jaxpr(flat)(*[jax.ShapeDtypeStruct(shape, float) for shape in shapes])
+    recorder = Recorder(shapes, any_rows)
     places = recorder.program(closed.jaxpr, closed.consts, range(len(leaves)))
     outputs = [
         recorder.whole(i, x.aval.shape) for i, x in zip(places, closed.jaxpr.outvars, strict=True)

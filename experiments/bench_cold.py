@@ -3,6 +3,7 @@ the shell."""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import statistics
@@ -235,14 +236,19 @@ PLAN = (
 )
 
 
+FOLDER = "FOLDER"
+"""What stands for a folder of its own in the arguments of a process."""
+
+
 class Whole(NamedTuple):
     """A whole process: its arguments, and how many times the least process it is to take, first and
-    again."""
+    again; `slow` where it takes that long that a quick bench leaves it out."""
 
     name: str
     arguments: tuple[str, ...]
     first: float | None
     again: float
+    slow: bool = False
 
 
 def example() -> str:
@@ -258,12 +264,38 @@ def wholes() -> tuple[Whole, ...]:
         Whole("example of the README", ("-c", example()), 5.5, 2.5),
         Whole("dmodel predict of the table", (*SHELL, "predict", str(TRACES)), None, 3.0),
         Whole("dmodel evaluate", (*SHELL, "evaluate"), None, 3.0),
+        Whole("dmodel fit of twelve rows", _fit(f"{FOLDER}/{TWELVE}"), None, 3.0),
+        Whole("dmodel fit of all shipped rows", _fit(str(TRACES)), None, 25.0, slow=True),
+        Whole("dmodel demo", (*SHELL, "demo", "--out", f"{FOLDER}/out"), 30.0, 18.0, slow=True),
     )
+
+
+TWELVE = "twelve.csv"
+"""Rows of a stack that no profile knows, in the folder of a process."""
+
+
+def _fit(table: str) -> tuple[str, ...]:
+    return *SHELL, "fit", table, "--out", f"{FOLDER}/fitted.json"
+
+
+def write_twelve(path: Path) -> None:
+    """Twelve published rows of LLM Foundry on A100, spread over them, under a new name."""
+    with TRACES.open(newline="", encoding="utf-8") as file:
+        rows = [
+            row | {"stack": "yours"}
+            for row in csv.DictReader(file)
+            if (row["stack"], row["accelerator"]) == ("llm-foundry", "A100-80GB")
+        ]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        out = csv.DictWriter(file, list(rows[0]))
+        out.writeheader()
+        out.writerows(rows[:: len(rows) // 12][:12])
 
 
 def process(arguments: tuple[str, ...], folder: str) -> float:
     """Wall time of a new process [s]; its modules have bytecode, as installed ones do."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    arguments = tuple(a.replace(FOLDER, folder) for a in arguments)
     start = time.perf_counter()
     subprocess.run(
         [sys.executable, *arguments],
@@ -275,11 +307,18 @@ def process(arguments: tuple[str, ...], folder: str) -> float:
     return time.perf_counter() - start
 
 
-def beside_nothing(rounds: int) -> Iterator[Result]:
+def beside_nothing(rounds: int, slow: bool) -> Iterator[Result]:
     """Whole processes over the least one with JAX, each in turn with it: the first with an empty
-    folder of what is kept, and the middle one of the next."""
+    folder of what is kept, and the middle one of the next.
+
+    Args:
+      slow: whether to run those that take long as well.
+    """
     for whole in wholes():
+        if whole.slow and not slow:
+            continue
         with tempfile.TemporaryDirectory() as folder:
+            write_twelve(Path(folder) / TWELVE)
             pairs = [
                 (process(NOTHING, folder), process(whole.arguments, folder))
                 for _ in range(1 + rounds)
@@ -294,18 +333,8 @@ def beside_nothing(rounds: int) -> Iterator[Result]:
 def commands(quick: bool) -> Iterator[Result]:
     """The program from the shell."""
     yield shell("dmodel predict of one plan", 4.0, "predict", *PLAN.split())
-    yield from beside_nothing(1 if quick else 3)
+    yield from beside_nothing(1 if quick else 3, not quick)
     yield shell("dmodel theory --sweep of 31 widths", 10.0, "theory", "--sweep", "H100 SXM")
-    if not quick:
-        with tempfile.TemporaryDirectory() as folder:
-            yield shell(
-                "dmodel fit of all shipped traces",
-                60.0,
-                "fit",
-                str(TRACES),
-                "--out",
-                str(Path(folder) / "fitted.json"),
-            )
 
 
 PARTS = {

@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from calibration.padding import padded
 from calibration.predict import Predictions, assign, predict
 from calibration.traces import Cases, TraceTable, read, to_cases
 from calibration.traces.published import PUBLISHED
@@ -165,7 +164,7 @@ def memory(cases: Cases, profiles: list[Profile]) -> dict[str, np.ndarray]:
     stacks = map(str, cases.labels.stack)
     footprints = [p.footprint_for(s).footprint for p, s in zip(profiles, stacks, strict=True)]
     footprint = jax.tree.map(lambda *values: np.array(values), *footprints)
-    records = padded((cases.model, cases.plan, footprint), len(cases))
+    records = cases.model, cases.plan, footprint
 
     def both(model: Any, plan: Any, footprint: Any) -> dict[str, Any]:
         kinds = {"memory": footprint, "fullest": whole(footprint)}
@@ -173,7 +172,7 @@ def memory(cases: Cases, profiles: list[Profile]) -> dict[str, np.ndarray]:
 
     found = jax.jit(both, compiler_options=quick_to_compile())(*records)
     return {
-        f"{kind}.{name}": np.asarray(getattr(parts, name))[: len(cases)]
+        f"{kind}.{name}": np.asarray(getattr(parts, name))
         for kind, parts in found.items()
         for name in (*(f.name for f in fields(parts)), "total")
     }

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from calibration import descent, fit, padding, pooling
+from calibration import descent, fit, objective, pooling
 from calibration.micro.priors import priors
+from calibration.objective import FREEDOM, Objective
 from calibration.predict import predict
+from calibration.ratios import Data, log_time, slopes
 from calibration.starts import SLOW_MEETING
 from calibration.uncertainty import laplace, narrowing, offset_errors
 from calibration.uncertainty.cells import cells_of
@@ -283,6 +285,11 @@ def test_a_known_stack_is_led_less_by_one_row(cases, profile, again, slower):
     assert 1.0 < known < 1.15 and known < new
 
 
+def _offsets(start: np.ndarray) -> np.ndarray:
+    """Center and offsets `[1 + M, C]` of a start, whose noise comes last."""
+    return start[: len(start) // len(NAMES) * len(NAMES)].reshape(-1, len(NAMES))
+
+
 def test_fits_from_a_base_begin_once_with_hosts_that_wait_for_each_other(
     profile, dozen, monkeypatch
 ):
@@ -291,9 +298,7 @@ def test_fits_from_a_base_begin_once_with_hosts_that_wait_for_each_other(
     begun = []
 
     def descents(loss, starts, **options):
-        begun.append(
-            [np.asarray(start.offset)[:, NAMES.index("rendezvous")].min() for start in starts]
-        )
+        begun.append([_offsets(start)[1:, NAMES.index("rendezvous")].min() for start in starts])
         return descent.descents(loss, starts, **options)
 
     monkeypatch.setattr(fit, "descents", descents)
@@ -365,61 +370,77 @@ def small_problem():
     rows = synthetic().take(np.array([0, 13, 20, 33]))
     groups = pooling.groups_of(rows.labels.accelerator, rows.labels.stack)
     prior = pooling.prior_for(groups, default_profile(), fresh=True)
-    times, ones = jnp.log(jnp.asarray(rows.labels.step_time_s)), jnp.ones(4)
+    times, ones = np.log(rows.labels.step_time_s), np.ones(4)
     return (
         groups,
         prior,
-        fit.Data(rows.system, rows.model, rows.plan, times, ones, groups.of, groups.stack_of),
+        Data(rows.system, rows.model, rows.plan, times, ones, groups.of, groups.stack_of),
     )
+
+
+def anywhere(prior, seed: int = 0) -> pooling.Parameters:
+    """Parameters all of which differ from 0."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: 0.3 * rng.standard_normal(x.shape), pooling.start(prior))
 
 
 @pytest.mark.parametrize("measured", READINGS)
-def test_padding_says_nothing(monkeypatch, measured):
-    """Rows and groups that are added change neither the loss nor its gradient by the others; those
-    of groups without rows are zero."""
+@pytest.mark.parametrize("fresh", [True, False])
+def test_loss_and_gradient_are_those_of_automatic_differentiation(monkeypatch, measured, fresh):
+    """`Σ w [ln s + (ν + 1)/2 · ln(1 + r² / (ν s²))] + ½ |θ|²`, with r by the coefficients of each
+    row, which are a sum of what its groups move."""
     monkeypatch.setattr(pooling, "_measured", lambda accelerator: measured)
     groups, prior, data = small_problem()
+    prior = prior.replace(fresh=fresh)
+    data = data._replace(weight=np.array([1.0, 0.5, 2.0, 1.0]))
     assert (prior.mixing is None) == (not measured)
-    wide, longer = padding.padded_groups(prior), padding.padded_rows(data)
-    p = jax.tree.map(lambda x: x + 0.2, pooling.start(prior, len(NAMES)))
-    padded = pooling.start(wide, len(NAMES))
-    padded = jax.tree.map(
-        lambda zero, x: zero.at[tuple(slice(n) for n in x.shape)].set(x), padded, p
+    loss = Objective(prior, data)
+    points = np.stack([loss.flat(anywhere(prior, seed)) for seed in range(3)])
+    zero = pooling.rows_of(loss.whole(0.0 * points[0]), prior, data.of)
+    matrix = np.stack(
+        [pooling.rows_of(loss.whole(e), prior, data.of) - zero for e in np.eye(points.shape[1])],
+        -1,
     )
-    value = quick(jax.value_and_grad(fit.negative_log_posterior))
-    (loss, gradient), (wide_loss, wide_gradient) = (
-        value(p, prior, data),
-        value(padded, wide, longer),
-    )
-    assert float(wide_loss) == pytest.approx(float(loss), rel=1e-12)
-    inner = padding.without_padding(wide_gradient, groups)
-    for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(inner), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
-    assert len(wide_gradient.offset) > len(groups.members) and not np.any(
-        wide_gradient.offset[len(groups.members) :]
-    )
+
+    def plain(x):
+        noise = x[-len(groups.stacks) :]
+        own = prior.noise * jnp.exp(pooling.NOISE_WIDTH * noise)
+        s = jnp.sqrt(prior.noise_floor**2 + own**2)[groups.stack_of]
+        r = log_time(data.system, data.model, data.plan, zero + matrix @ x) - data.log_measured
+        misfit = jnp.log(s) + 0.5 * (FREEDOM + 1.0) * jnp.log1p((r / s) ** 2 / FREEDOM)
+        return (data.weight * misfit).sum() + 0.5 * (x**2).sum()
+
+    both = quick(jax.value_and_grad(plain))
+    expected = [both(x) for x in points]
+    values, gradients = loss(points)
+    np.testing.assert_allclose(values, [v for v, _ in expected], rtol=1e-12)
+    np.testing.assert_allclose(gradients, [g for _, g in expected], rtol=1e-8, atol=1e-9)
+    for x, value, gradient in zip(points, values, gradients, strict=True):
+        one = loss(x[None])
+        np.testing.assert_allclose(one[0], [value], rtol=1e-13)
+        np.testing.assert_allclose(one[1], [gradient], rtol=1e-9, atol=1e-11)
+
+
+def test_many_rows_are_computed_one_set_after_the_other(monkeypatch):
+    groups, prior, data = small_problem()
+    points = np.stack([Objective(prior, data).flat(anywhere(prior, seed)) for seed in range(3)])
+    together = Objective(prior, data)(points)
+    monkeypatch.setattr(objective, "FEW", 3)
+    for found, expected in zip(Objective(prior, data)(points), together, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
 
 
 def test_loss_falls_along_its_gradient_as_it_says():
-    groups, prior, data = small_problem()
-    rng = np.random.default_rng(0)
-    start = jax.tree.map(
-        lambda x: 0.3 * rng.standard_normal(x.shape), pooling.start(prior, len(NAMES))
-    )
-    both = quick(jax.value_and_grad(lambda p: fit.negative_log_posterior(p, prior, data)))
-    gradient = both(start)[1]
-    direction = jax.tree.map(lambda x: rng.standard_normal(x.shape), start)
+    _, prior, data = small_problem()
+    loss = Objective(prior, data)
+    start, direction = (loss.flat(anywhere(prior, seed)) for seed in (0, 1))
 
     def at(t: float) -> float:
-        return float(both(jax.tree.map(lambda x, d: x + t * d, start, direction))[0])
+        return float(loss((start + t * direction)[None])[0][0])
 
     h = 1e-4
     difference = (8.0 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12.0 * h)
-    slope = sum(
-        (g * d).sum()
-        for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
-    )
-    assert float(slope) == pytest.approx(difference, rel=1e-7)
+    assert loss(start[None])[1][0] @ direction == pytest.approx(difference, rel=1e-7)
 
 
 def optimized(monkeypatch, ruined: int) -> pooling.Parameters:
@@ -453,8 +474,9 @@ def test_from_a_base_the_place_with_most_room_wins_unless_its_rows_are_met_worse
 
     def ends(loss, starts, **options):
         losses = (3.0, 1.0, 1.0 + 0.1 * fit.SAME, 1.5)
+        noise = len(groups.stacks)
         return [
-            descent.End(p.replace(noise=value + 0.0 * p.noise), value)
+            descent.End(np.append(p[:-noise], np.full(noise, value)), value)
             for p, value in zip(starts, losses, strict=True)
         ]
 
@@ -464,7 +486,7 @@ def test_from_a_base_the_place_with_most_room_wins_unless_its_rows_are_met_worse
 
     monkeypatch.setattr(fit, "descents", ends)
     monkeypatch.setattr(fit, "narrowing", narrowing)
-    monkeypatch.setattr(fit, "_settled", lambda loss, p: p)
+    monkeypatch.setattr(fit, "_settled", lambda loss, ends: list(map(loss.whole, ends)))
     found = {
         how: float(
             fit.optimize(
@@ -476,54 +498,106 @@ def test_from_a_base_the_place_with_most_room_wins_unless_its_rows_are_met_worse
     assert found == {"fresh": 1.0, "from a base": 1.5} and asked == [1.0, 1.5, 3.0]
 
 
+def test_starts_agree_that_end_as_near_to_the_best_as_is_asked():
+    ends = [descent.End(np.zeros(1), loss) for loss in (0.0, 0.1, 0.3, 0.9)]
+    assert [fit._alike(ends, 0.2, agree) for agree in (1, 2)] == [True, False]
+    assert [fit._alike(ends, same, 1) for same in (0.01, 0.15)] == [False, True]
+    assert [len(fit._apart(ends, same)) for same in (0.15, 0.5)] == [3, 2]
+
+
+def test_of_many_rows_two_starts_that_agree_are_enough(cases, profile, monkeypatch):
+    """By the curvature of the rows, which L-BFGS is told, and at a loss that no start without it
+    ends below."""
+    asked = []
+
+    def descents(loss, starts, **options):
+        ends = descent.descents(loss, starts, **options)
+        asked.append((options["together"], options["curvature"] is not None, ends))
+        return ends
+
+    monkeypatch.setattr(fit, "descents", descents)
+    for many in (len(cases), len(cases) + 1):
+        monkeypatch.setattr(fit, "MANY", many)
+        fit.fit(cases, profile, starts=3)
+    (together, told, found), (few, untold, others) = asked
+    assert (together, told, few, untold) == (2, True, descent.TOGETHER, False)
+    assert min(end.loss for end in found) < min(end.loss for end in others) + 1e-3
+
+
+def test_the_inverse_of_the_curvature_is_that_of_all_parameters(monkeypatch):
+    """`(1 + Bᵀ B)⁻¹` by center and offsets with the slopes of the log ratios, one by one."""
+    monkeypatch.setattr(pooling, "_measured", lambda accelerator: {})
+    groups, prior, data = small_problem()
+    data = data._replace(weight=np.array([1.0, 0.5, 2.0, 1.0]))
+    loss = Objective(prior, data)
+    x = loss.flat(anywhere(prior))
+    p, size = loss.whole(x), len(x) - len(groups.stacks)
+    ratio, slope = slopes(pooling.rows_of(p, prior, data.of), data)
+    scale = pooling.noise_scale(p, prior)[groups.stack_of]
+    weight = data.weight * student_weight(ratio**2, scale, FREEDOM)
+    zero = pooling.rows_of(loss.whole(0.0 * x), prior, data.of)
+    moved = [pooling.rows_of(loss.whole(e), prior, data.of) - zero for e in np.eye(len(x))[:size]]
+    design = np.einsum("rc,pcr->rp", slope, moved) * np.sqrt(weight)[:, None]
+    found = np.stack([loss.inverse(x)(e) for e in np.eye(len(x))])
+    expected = np.linalg.inv(np.eye(size) + design.T @ design)
+    np.testing.assert_allclose(found[:size, :size], expected, rtol=1e-8, atol=1e-10)
+    np.testing.assert_array_equal(found[:size, size:], 0.0)
+    assert (np.diag(found)[size:] < 1.0).all()
+
+
 @pytest.mark.parametrize("measured", READINGS)
 def test_the_room_that_rows_leave_is_that_of_all_parameters(monkeypatch, measured):
     """`½ ln det(1 + Jᵀ W J)` with J of the log ratios by center and offsets, however many, by
     automatic differentiation."""
     monkeypatch.setattr(pooling, "_measured", lambda accelerator: measured)
     groups, prior, data = small_problem()
-    p = jax.tree.map(lambda x: x + 0.1, pooling.start(prior, len(NAMES)))
+    p = jax.tree.map(lambda x: x + 0.1, pooling.start(prior))
+    z = pooling.rows_of(p, prior, data.of)
 
-    def ratios(center, offset):
-        return fit.log_ratio(
-            pooling.rows_of(p.replace(center=center, offset=offset), prior, data.of), data
-        )
+    def ratios(z):
+        return log_time(data.system, data.model, data.plan, z) - data.log_measured
 
-    ratio = np.asarray(quick(ratios)(p.center, p.offset))
-    jacobian = np.hstack(
-        [
-            np.asarray(x).reshape(4, -1)
-            for x in quick(jax.jacrev(ratios, (0, 1)))(p.center, p.offset)
-        ]
-    )
+    ratio, by_row = np.asarray(quick(ratios)(z)), np.asarray(quick(jax.jacrev(ratios))(z))
+    loss = Objective(prior, data)
+    own = loss.flat(p)[: -len(groups.stacks)]
+    moved = [
+        pooling.rows_of(loss.whole(np.append(e, 0.0 * p.noise)), prior, data.of)
+        for e in (*np.eye(len(own)), 0.0 * own)
+    ]
+    jacobian = np.stack([np.einsum("rci,ci->r", by_row, m - moved[-1]) for m in moved[:-1]], 1)
     weight = np.asarray(data.weight) * student_weight(
-        ratio**2, np.asarray(pooling.noise_scale(p, prior))[groups.stack_of], fit.FREEDOM
+        ratio**2, pooling.noise_scale(p, prior)[groups.stack_of], FREEDOM
     )
     curvature = (jacobian.T * weight) @ jacobian
     expected = 0.5 * np.log1p(np.maximum(np.linalg.eigvalsh(curvature), 0.0)).sum()
-    found = narrowing(p, prior, data, groups, fit.log_ratio, fit.FREEDOM)
+    found = narrowing(p, prior, data, groups, FREEDOM)
     assert found == pytest.approx(expected, rel=1e-6) and found > 1.0
     assert narrowing(
-        p, prior, data._replace(weight=0.0 * data.weight), groups, fit.log_ratio, fit.FREEDOM
+        p, prior, data._replace(weight=0.0 * data.weight), groups, FREEDOM
     ) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_errors_of_a_round_are_those_of_the_whole(monkeypatch):
     monkeypatch.setattr(pooling, "_measured", lambda accelerator: {0: (-0.3, 0.1), 7: (0.2, 0.05)})
     groups, prior, data = small_problem()
-    p = jax.tree.map(lambda x: x + 0.1, pooling.start(prior, len(NAMES)))
-    here = (p, prior, data, groups, fit.log_ratio, fit.FREEDOM)
+    p = jax.tree.map(lambda x: x + 0.1, pooling.start(prior))
+    here = (p, prior, data, groups, FREEDOM)
     np.testing.assert_array_equal(offset_errors(*here), laplace(*here).offset_errors)
+
+
+def _only(offset: np.ndarray, i: int) -> np.ndarray:
+    """Offsets of which one member's are 1 and all others 0."""
+    return np.where(np.arange(len(offset))[:, None] == i, 1.0, 0.0 * offset)
 
 
 def test_offsets_move_only_their_own_rows_and_kind():
     """Chips and their generation move hardware coefficients of their rows, stacks and code bases
     software ones, both together all."""
     groups, prior, data = small_problem()
-    zero = pooling.start(prior, len(NAMES))
+    zero = pooling.start(prior)
     shared = np.asarray(pooling.rows_of(zero, prior, data.of))
     for i, (grouping, _) in enumerate(groups.members[1:], 1):
-        p = zero.replace(offset=zero.offset.at[i].set(1.0))
+        p = zero.replace(offset=_only(zero.offset, i))
         change = np.asarray(pooling.rows_of(p, prior, data.of)) - shared
         mine = groups.of[GROUPINGS.index(grouping)] == i
         assert (
@@ -531,7 +605,7 @@ def test_offsets_move_only_their_own_rows_and_kind():
             and (np.abs(change) > 0.0).tolist()
             == np.outer(pooling.SCOPES[grouping] > 0.0, mine).tolist()
         ), grouping
-    nobody = zero.replace(offset=zero.offset.at[0].set(1.0))
+    nobody = zero.replace(offset=_only(zero.offset, 0))
     np.testing.assert_array_equal(pooling.rows_of(nobody, prior, data.of), shared)
 
 
@@ -626,7 +700,7 @@ def test_a_round_starts_where_the_one_before_ended(monkeypatch):
     monkeypatch.setattr(pooling, "_measured", MEASURED)
     groups = pooling.groups_of(["H100-80GB", "A100-80GB"], ["own/1", "other"])
     before, rng = pooling.prior_for(groups, default_profile(), fresh=True), np.random.default_rng(0)
-    p = pooling.start(before, len(NAMES))
+    p = pooling.start(before)
     p = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), p)
     wider = {g: 1.5 * w for g, w in pooling.fresh_widths().items()}
     after = pooling.prior_for(
@@ -665,10 +739,8 @@ def test_widths_are_learned_from_the_members():
     groups, prior, _ = small_problem()
     i, j = NAMES.index("overlap_dp"), NAMES.index("overlap_tp")
     stacks = [m for m, (grouping, _) in enumerate(groups.members) if grouping == "stack"]
-    parameters = pooling.start(prior, len(NAMES))
-    parameters = parameters.replace(
-        offset=parameters.offset.at[np.array(stacks), i].set(np.array([2.0, -2.0]))
-    )
+    parameters = pooling.start(prior)
+    parameters.offset[stacks, i] = 2.0, -2.0
     sure = np.full((len(groups.members), len(NAMES)), 1e-3)
     before, after = pooling.fresh_widths(), fit.refined_widths(parameters, sure, prior, groups)
     n = fit.PSEUDO
@@ -727,7 +799,7 @@ def test_a_variant_starts_from_its_stack_and_a_stack_from_its_code_base(profile,
         np.testing.assert_allclose(stranger, p.offsets["lineage"]["fsdp"], atol=1e-12)
     groups = pooling.groups_of([CHIPS[0]], ["fsdp-new/x"])
     prior = pooling.prior_for(groups, moved, fresh=False)
-    zero = pooling.start(prior, len(NAMES))
+    zero = pooling.start(prior)
     np.testing.assert_allclose(
         pooling.rows_of(zero, prior, groups.of)[:, 0],
         moved.unconstrained(CHIPS[0], "fsdp-new"),

@@ -229,6 +229,51 @@ def test_what_the_first_records_decide_is_computed_once(cache):
     assert of(np.array([5.0, 6.0]))["root"].tolist() == [1.0, 2.0]
 
 
+def test_one_record_answers_for_any_number_of_rows(cache):
+    """Tables of rows, constants of them and the rows themselves: the last axis."""
+    function = Recorded(_by_row, any_rows=True)
+    for rows in (1, 3, 5):
+        x, y = np.arange(2.0 * rows).reshape(2, rows), np.arange(rows) + 1.0
+        expected = jax.tree.map(np.asarray, _by_row(x, y))
+        found = function(x, y)
+        again = function.varied(x, like=y)(y)
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-14)
+            np.testing.assert_allclose(again[name], value, rtol=1e-14)
+    assert len(files(cache)) == 1
+
+
+def _by_row(x, y):
+    table = jnp.concatenate([x, jnp.ones((1, *y.shape)), jnp.full((2, *y.shape), 3.0)])
+    padded = jnp.pad(table[1:], ((1, 2), (0, 0)))
+    found, pull = jax.vjp(lambda y: (table * y[None]).sum(0) ** 2, y)
+    return {"padded": padded, "found": found, "slope": pull(jnp.ones_like(found))[0]}
+
+
+@pytest.mark.parametrize("name", ["_flattened", "_numbered"])
+def test_what_mixes_rows_is_compiled_with_a_word(cache, name):
+    """Sizes that are a multiple of the rows, and constants that tell one row from another."""
+    function, x = Recorded(globals()[name], any_rows=True), np.arange(6.0).reshape(2, 3)
+    with pytest.warns(RuntimeWarning, match="no numpy for a"):
+        found = function(x)
+    np.testing.assert_array_equal(found["x"], globals()[name](x)["x"])
+
+
+def test_leaves_of_unlike_rows_are_refused(cache):
+    function = Recorded(_by_row, any_rows=True)
+    for y in (np.ones(2), np.float64(1.0)):
+        with pytest.raises(ValueError, match="as many rows"):
+            function(np.ones((2, 3)), y)
+
+
+def _flattened(x):
+    return {"x": jnp.reshape(x, -1)}
+
+
+def _numbered(x):
+    return {"x": x + np.arange(float(x.shape[-1]))[None]}
+
+
 def _both(x, y):
     return {"sum": jnp.sqrt(x) + y, "root": jnp.sqrt(x)}
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from dmodel.coefficients import Spec
 from dmodel.types import Array, enable_float64
@@ -140,6 +139,8 @@ def _seconds(z: jax.Array, cases: Any, form: Form) -> jax.Array:
 @partial(jax.jit, static_argnames="form")
 def _descend(starts: jax.Array, data: Problem, form: Form) -> tuple[jax.Array, jax.Array]:
     """L-BFGS from every start `[problem, start, C + 1]`: where it ends, and the misfit there."""
+    import optax  # takes longer to import than what reads fitted numbers takes
+
     solver = optax.lbfgs(
         memory_size=12, linesearch=optax.scale_by_backtracking_linesearch(20, store_grad=True)
     )

@@ -8,26 +8,15 @@ noise scale by stack.
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from calibration.fit import FREEDOM, log_ratio
-from calibration.padding import padded
-from calibration.uncertainty.laplace import slopes, student_weight
+from calibration.objective import FREEDOM
+from calibration.ratios import ratios
+from calibration.uncertainty.laplace import student_weight
 from calibration.uncertainty.posterior import Posterior
 
 STEPS, LONGEST = 15, 1.0
 """Gauss-Newton steps, and the longest of any direction, in prior standard deviations."""
-
-
-def _batch(data: Any, draws: int) -> Any:
-    """The rows of a fit as often as there are draws."""
-    rows = len(data.weight)
-    index = jnp.tile(jnp.arange(rows), draws)
-    return padded(jax.tree.map(lambda leaf: jnp.asarray(leaf)[..., index], data), rows * draws)
 
 
 def bootstrap(
@@ -49,14 +38,11 @@ def bootstrap(
     _, index = np.unique(groups, return_inverse=True)
     own = np.asarray(found.data.weight) * rng.exponential(size=(draws, index.max() + 1))[:, index]
     origin, basis = rng.standard_normal((draws, size)), found.basis[found.of]
-    u, batch = start + 0.0 * origin, _batch(found.data, draws)
+    u, of = start + 0.0 * origin, ratios(found.data, draws)
     for _ in range(STEPS):
         z = (found.mean[found.of] + np.einsum("rcu,du->drc", basis, u)).reshape(draws * count, -1).T
-        wide = np.concatenate([z, np.repeat(z[:, -1:], len(batch.weight) - draws * count, 1)], 1)
-        r, slope = (
-            x[: draws * count].reshape(draws, count, -1) for x in slopes(wide, batch, log_ratio)
-        )
-        ratio, design = r[..., 0], np.einsum("drc,rcu->dru", slope, basis)
+        ratio, slope = (x.T.reshape(draws, count, -1) for x in of(z))
+        ratio, design = ratio[..., 0], np.einsum("drc,rcu->dru", slope, basis)
         weight = own * student_weight(ratio**2, noise, FREEDOM)
         scaled = design * weight[..., None]
         inner = np.eye(size) + np.swapaxes(scaled, 1, 2) @ design

@@ -14,19 +14,15 @@ misfit instead, the expectation being over what the data leave open of the coeff
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from calibration import pooling
 from calibration.pooling import Groups, Mixing, Parameters, Prior
+from calibration.ratios import Data, slopes
 from calibration.uncertainty.cells import Cells, cells_of, names
 from dmodel.profiles import family
-from dmodel.sweep import quick_to_compile
 
 ROUNDS, CLOSE = 60, 3e-3
 """Rounds of `expected_noise` at most, and the change of ln s that ends them."""
@@ -71,28 +67,6 @@ class Rows(NamedTuple):
     before: np.ndarray
     weight: np.ndarray
     noise: np.ndarray
-
-
-def _ratio_and_slope(
-    z: jax.Array, data: Any, log_ratio: Callable[..., jax.Array]
-) -> tuple[jax.Array, jax.Array]:
-    """Each row's log ratio, and its derivative by the row's own coefficients `[C, row]`."""
-    r, pull = jax.vjp(lambda z: log_ratio(z, data), z)
-    return r, pull(jnp.ones_like(r))[0]
-
-
-@cache
-def _compiled() -> Callable[..., tuple[jax.Array, jax.Array]]:
-    return jax.jit(_ratio_and_slope, static_argnums=2, compiler_options=quick_to_compile())
-
-
-def slopes(
-    z: np.ndarray | jax.Array, data: Any, log_ratio: Callable[..., jax.Array]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Log ratio `[row]` of every row, and its derivative by the row's own coefficients `[row, C]`:
-    rows are independent, one pass does."""
-    r, by_row = _compiled()(jnp.asarray(z), data, log_ratio)
-    return np.asarray(r), np.asarray(by_row).T
 
 
 def open_ratios(prior: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -174,18 +148,14 @@ def _scale(
 def laplace(
     p: Parameters,
     prior: Prior,
-    data: Any,
+    data: Data,
     groups: Groups,
-    log_ratio: Callable[..., jax.Array],
     freedom: float,
 ) -> Laplace:
     """Gauss-Newton Laplace approximation at a fit: information `Σ_i ω_i J_i J_iᵀ + 1` with the
     Student-t weights ω.
-
-    Args:
-      data: rows of the fit, padded or not; only those of the groups count.
     """
-    rows, cells = _linearised(p, prior, data, groups, log_ratio)
+    rows, cells = _linearised(p, prior, data, groups)
     errors, center = _at_fit(p, prior, rows, groups, freedom)
     noise = Noise(
         np.asarray(prior.noise),
@@ -202,24 +172,20 @@ def laplace(
 def offset_errors(
     p: Parameters,
     prior: Prior,
-    data: Any,
+    data: Data,
     groups: Groups,
-    log_ratio: Callable[..., jax.Array],
     freedom: float,
 ) -> np.ndarray:
     """`Laplace.offset_errors` alone, `[M, C]`: what widths are learned from, in a third of the
     time."""
-    return _at_fit(p, prior, _linearised(p, prior, data, groups, log_ratio)[0], groups, freedom)[0][
-        1:
-    ]
+    return _at_fit(p, prior, _linearised(p, prior, data, groups)[0], groups, freedom)[0][1:]
 
 
 def narrowing(
     p: Parameters,
     prior: Prior,
-    data: Any,
+    data: Data,
     groups: Groups,
-    log_ratio: Callable[..., jax.Array],
     freedom: float,
 ) -> float:
     """`½ ln det(1 + W^½ G W^½)` at an optimum and its noise: how much less room the rows leave
@@ -231,28 +197,26 @@ def narrowing(
 
     Limits: 0 where rows say nothing.
     """
-    rows, _ = _linearised(p, prior, data, groups, log_ratio)
+    rows, _ = _linearised(p, prior, data, groups)
     fitted = np.asarray(pooling.noise_scale(p, prior))
     root = np.sqrt(rows.weight * student_weight(rows.ratio**2, fitted[groups.stack_of], freedom))
     return 0.5 * float(np.linalg.slogdet(np.eye(len(root)) + root[:, None] * rows.prior * root)[1])
 
 
-def _linearised(
-    p: Parameters, prior: Prior, data: Any, groups: Groups, log_ratio: Callable[..., jax.Array]
-) -> tuple[Rows, Cells]:
+def _linearised(p: Parameters, prior: Prior, data: Data, groups: Groups) -> tuple[Rows, Cells]:
     """The rows at a fit, with their own weights and the noise of the prior, and their cells."""
     count = len(groups.stack_of)
-    z = np.asarray(pooling.rows_of(p, prior, data.of))
-    ratio, slope = (x[:count] for x in slopes(z, data, log_ratio))
+    z = pooling.rows_of(p, prior, data.of)
+    ratio, slope = slopes(z, data)
     cells = cells_of(prior, groups)
     design = np.zeros((count, cells.factor.shape[2]))
     for cell, factor in enumerate(cells.factor):
         design[cells.of == cell] = slope[cells.of == cell] @ factor
-    before = ratio - (slope * (z.T[:count] - cells.mean[cells.of])).sum(1)
-    own = np.asarray(data.weight)[:count]
-    return Rows(
-        ratio, slope, design, design @ design.T, before, own, np.asarray(prior.noise)
-    ), cells
+    before = ratio - (slope * (z.T - cells.mean[cells.of])).sum(1)
+    between = (
+        pooling.covariance(slope, prior, data.of) if prior.mixing is None else design @ design.T
+    )
+    return Rows(ratio, slope, design, between, before, data.weight, np.asarray(prior.noise)), cells
 
 
 def _at_fit(

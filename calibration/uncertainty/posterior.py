@@ -15,12 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from calibration import pooling
-from calibration.fit import FREEDOM, Data, log_ratio, rows_of_fit, weights_of
+from calibration.objective import FREEDOM
+from calibration.ratios import Data, log_time, rows_of_fit, slopes
 from calibration.replay import replay
 from calibration.traces import Cases
 from calibration.uncertainty.cells import cells_of, names, reduced
-from calibration.uncertainty.laplace import slopes, student_weight
-from dmodel.coefficients import NAMES
+from calibration.uncertainty.laplace import student_weight
+from calibration.weights import weights_of
 from dmodel.errors import InputError
 from dmodel.profiles import Profile
 
@@ -70,16 +71,19 @@ def posterior(rows: Cases, base: Profile) -> Posterior:
         jnp.asarray(cells.of),
         found.basis.shape[2],
     )
-    stack_of, start = jnp.asarray(groups.stack_of), pooling.start(prior, len(NAMES))
+    stack_of, measured = jnp.asarray(groups.stack_of), jnp.asarray(data.log_measured)
+    weight, noise = jnp.asarray(data.weight), jnp.asarray(prior.noise)
 
     def coefficients(u: jax.Array) -> jax.Array:
         return mean + basis @ u
 
     def log_density(x: jax.Array) -> jax.Array:
-        r = log_ratio(coefficients(x[:size])[of].T, data)
-        s = pooling.noise_scale(start.replace(noise=x[size:]), prior)[stack_of]
+        z = coefficients(x[:size])[of].T
+        r = log_time(data.system, data.model, data.plan, z) - measured
+        own = noise * jnp.exp(pooling.NOISE_WIDTH * x[size:])  # as `pooling.noise_scale`
+        s = jnp.sqrt(prior.noise_floor**2 + own**2)[stack_of]
         misfit = jnp.log(s) + 0.5 * (FREEDOM + 1.0) * jnp.log1p((r / s) ** 2 / FREEDOM)
-        return -(data.weight * misfit).sum() - 0.5 * (x**2).sum()
+        return -(weight * misfit).sum() - 0.5 * (x**2).sum()
 
     return Posterior(
         log_density,
@@ -105,7 +109,7 @@ def approximation(found: Posterior, fitted: Profile) -> Approximation:
     z = np.stack([fitted.unconstrained(*name) for name in found.names])
     flat = found.basis.reshape(-1, found.size)
     u = np.linalg.lstsq(flat, (z - found.mean).reshape(-1), rcond=None)[0]
-    ratio, slope = slopes(z[found.of].T, found.data, log_ratio)
+    ratio, slope = slopes(z[found.of].T, found.data)
     design = np.einsum("rc,rcu->ru", slope, found.basis[found.of])
     scale = 1.5 * np.maximum(pooling.NOISE, np.median(np.abs(ratio)))
     weight = np.asarray(found.data.weight) * student_weight(

@@ -271,7 +271,7 @@ def fit_with_bar(
     from calibration.fit import fit
 
     with progress() as bar:
-        task = bar.add_task("fitting", total=1.0, note="compiling")
+        task = bar.add_task("fitting", total=1.0, note="making tables of rows")
 
         def step(done: float, loss: float) -> None:
             bar.update(task, completed=min(done, 1.0), note=f"loss {loss:,.1f}")

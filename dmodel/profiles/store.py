@@ -33,8 +33,7 @@ def save(profile: Profile, path: str | Path, beside: Profile | None = None) -> N
             other = None if beside is None else _rows_of(beside)
             container.write(path, *packing.pack(document, other))
         else:
-            text = json.dumps(document, indent=1, allow_nan=False)
-            Path(path).write_text(text + "\n", encoding="utf-8")
+            Path(path).write_text(_lines(document), encoding="utf-8")
     except OSError as e:
         raise InputError(
             f"cannot write the profile to {path}: {e.strerror}; name a writable file"
@@ -43,6 +42,28 @@ def save(profile: Profile, path: str | Path, beside: Profile | None = None) -> N
         raise InputError(
             f"cannot write the profile to {path}: {e}; a file named .json takes any finite number"
         ) from e
+
+
+def _lines(document: Mapping[str, Any]) -> str:
+    """A document as JSON, one line for each of its tables and for each row of those."""
+
+    def text(value: Any, depth: int) -> str:
+        if depth == 2 or not isinstance(value, dict | list) or not value:
+            return json.dumps(value, allow_nan=False)
+        named = isinstance(value, dict)
+        parts = (
+            [f"{json.dumps(k)}: {text(v, depth + 1)}" for k, v in value.items()]
+            if named
+            else [text(v, depth + 1) for v in value]
+        )
+        begin, end = "{}" if named else "[]"
+        return (
+            f"{begin}\n{' ' * (depth + 1)}"
+            + f",\n{' ' * (depth + 1)}".join(parts)
+            + f"\n{' ' * depth}{end}"
+        )
+
+    return text(document, 0) + "\n"
 
 
 def load(name_or_path: str | Path) -> Profile:

@@ -18,6 +18,8 @@ def write(d: Document, out: Path) -> list[Path]:
     first."""
     drawn = figures(d)
     written = [style.save_png(figure, out / name) for name, figure in drawn.items()]
+    for figure in drawn.values():
+        figure.set_layout_engine("none")  # laid out already
     uris = [style.data_uri(figure) for figure in drawn.values()]
     report = out / "report.html"
     report.write_text(render(d, uris), encoding="utf-8")
