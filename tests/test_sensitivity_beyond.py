@@ -354,3 +354,22 @@ def test_inputs_have_names_that_people_use():
     assert input_words("network.bytes_per_s[NDR InfiniBand]") == "bandwidth of NDR InfiniBand"
     assert input_words("chip.hbm_bytes") == "memory of a device"
     assert input_words("coefficients.overlap_pp").startswith("overlap pp (share of the window")
+
+
+def test_the_plan_that_follows_is_the_one_that_design_recommends():
+    """Both keep the same risk on memory, and both fill the device where it is allowed."""
+    job = "--system H100-DGX --devices 64 --model llama-3-8b --seq-len 8192 --global-batch 128"
+    labels = []
+    for more in ([], ["--max-risk", "50%"]):
+        words = [*job.split(), *more, "--json"]
+        design = CliRunner().invoke(app, ["design", *words, "--brief", "--top", "1"])
+        found = CliRunner().invoke(
+            app, ["sensitivity", *words, "--reoptimize", "--follow", "chip.hbm_bytes"]
+        )
+        told, best = json.loads(found.stdout), json.loads(design.stdout)["exact"][0]
+        assert told["value"] == pytest.approx(best["step_time_s"], rel=1e-9)
+        assert told["design"]["best"] == best["label"]
+        labels.append(best["label"])
+    assert labels[0] != labels[1]
+    beside = CliRunner().invoke(app, ["sensitivity", *job.split(), "--max-risk", "5%"])
+    assert beside.exit_code == 2 and "expected --reoptimize" in beside.stderr

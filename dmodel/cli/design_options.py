@@ -8,12 +8,13 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from dmodel.cli.design_risk import MAX_RISK, MaxRisk, risk_of
 from dmodel.cli.options import JOB, Chip, Job, ProfileOption, Settings, System
 from dmodel.cli.run_options import Amount, Terms, check_amount, check_terms
 from dmodel.errors import InputError
 
-RUN, SEARCH = "The run (frees its sizes and searches them together with the plan)", "The search"
-"""Headings of the options in the help."""
+RUN = "The run (frees its sizes and searches them together with the plan)"
+"""Heading of the options in the help."""
 
 OBJECTIVES = ("time", "cost", "energy", "loss", "largest")
 FREE = ("shape", "batch", "tokens", "devices", "hardware")
@@ -93,14 +94,7 @@ class DesignJob(NamedTuple):
         float | None,
         typer.Option(help="Energy at most, hosts and cooling with it [J].", rich_help_panel=RUN),
     ] = None
-    max_risk: Annotated[
-        str,
-        typer.Option(
-            metavar="SHARE",
-            help="Probability at most that a device has too little memory, up to 50%.",
-            rich_help_panel=SEARCH,
-        ),
-    ] = "10%"
+    max_risk: MaxRisk = MAX_RISK
     free: Annotated[
         str,
         typer.Option(
@@ -142,25 +136,6 @@ def device_range(text: str | None) -> tuple[int, int] | None:
     if least > most:
         raise InputError(f"--devices: expected MIN:MAX with the smaller number first, got {text}")
     return least, most
-
-
-def risk_of(job: DesignJob) -> float:
-    """The risk on memory that a plan may have, a share or a percentage [1].
-
-    Raises:
-      InputError: it is none, or more than that of a plan that is predicted to need all memory.
-    """
-    text = job.max_risk.strip()
-    number, of = text.removesuffix("%"), 100.0 if text.endswith("%") else 1.0
-    try:
-        value = float(number) / of
-    except ValueError:
-        value = math.nan
-    if not 0.0 < value <= 0.5:
-        raise InputError(
-            f"--max-risk: expected a share above 0 and up to 0.5, such as 0.1 or 10%; got {text!r}"
-        )
-    return value
 
 
 def batch(text: str | None) -> int | None:
@@ -236,7 +211,7 @@ def check(job: DesignJob) -> None:
             "the two"
         )
     freed(job)
-    risk_of(job)
+    risk_of(job.max_risk)
 
 
 def check_run(job: DesignJob, terms: Terms) -> None:

@@ -9,8 +9,8 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.design_doubt import add_intervals, doubt_lines, robust
-from dmodel.cli.design_options import METHOD, DesignJob, risk_of
-from dmodel.cli.design_risk import memory_limit, merit_of, risk_lines
+from dmodel.cli.design_options import METHOD, DesignJob
+from dmodel.cli.design_risk import memory_limit, merit_of, risk_lines, risk_of
 from dmodel.cli.output import (
     Document,
     digits,
@@ -67,7 +67,7 @@ def answered(job: DesignJob, asked: Asked, ways: Any, terms: Terms) -> tuple[Doc
     document = {
         "objective": job.objective,
         **found_document(asked, found, assumed + more, ways.top),
-        "memory_limit": memory_limit(risk_of(job), asked, found),
+        "memory_limit": memory_limit(risk_of(job.max_risk), asked, found),
     }
     if doubt and found.exact:
         document |= _doubted(job, asked, ways, (found, limits), document)
@@ -144,7 +144,7 @@ def limits_of(job: DesignJob, asked: Asked, run: Wanted | None) -> tuple[Limits,
     from dmodel.design import Limits
     from dmodel.searching import usable
 
-    memory = usable(asked, risk_of(job))
+    memory = usable(asked, risk_of(job.max_risk))
 
     budgets = {
         "deadline_s": job.budget_days and job.budget_days * DAY_S,

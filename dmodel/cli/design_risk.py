@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from dmodel.cli.output import Document, gib, percent
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     from dmodel.asked import Asked
@@ -12,6 +16,37 @@ if TYPE_CHECKING:
 
 ROUNDING = 1e-9
 """Relative difference of two merits that is rounding [1]."""
+
+MAX_RISK = "10%"
+"""Where no risk is said."""
+
+MaxRisk = Annotated[
+    str,
+    typer.Option(
+        metavar="SHARE",
+        help="Probability at most that a device has too little memory, up to 50%.",
+        rich_help_panel="The search",
+    ),
+]
+
+
+def risk_of(text: str) -> float:
+    """The risk on memory that a plan may have, a share or a percentage [1].
+
+    Raises:
+      InputError: it is none, or more than that of a plan that is predicted to need all memory.
+    """
+    stripped = text.strip()
+    number, of = stripped.removesuffix("%"), 100.0 if stripped.endswith("%") else 1.0
+    try:
+        value = float(number) / of
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value <= 0.5:
+        raise InputError(
+            f"--max-risk: expected a share above 0 and up to 0.5, such as 0.1 or 10%; got {text!r}"
+        )
+    return value
 
 
 def memory_limit(risk: float, asked: Asked, found: Design) -> Document:

@@ -15,8 +15,8 @@ from dmodel.cli.design_options import (
     batch,
     device_range,
     freed,
-    risk_of,
 )
+from dmodel.cli.design_risk import risk_of
 from dmodel.cli.options import Job
 from dmodel.cli.output import Document, say
 from dmodel.cli.run_options import add_oddities
@@ -146,7 +146,7 @@ def _limits(job: DesignJob, asked: Asked) -> Any:
     from dmodel.searching import usable
 
     return Limits(
-        memory=usable(asked, risk_of(job)),
+        memory=usable(asked, risk_of(job.max_risk)),
         seconds=None if job.budget_days is None else job.budget_days * DAY_S,
         dollars=job.budget_dollars,
         joules=job.budget_joules,

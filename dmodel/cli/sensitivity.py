@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dmodel.cli.design_risk import MAX_RISK, MaxRisk
 from dmodel.cli.options import Degrees, Job, Json, takes
 from dmodel.cli.output import Document, deliver, digits, say, show_lines, show_table, stop
 from dmodel.errors import NoPlanFits
@@ -104,6 +105,7 @@ def command(
     output: Output = "step_time",
     top: Top = 25,
     reoptimize: Reoptimize = False,
+    max_risk: MaxRisk = MAX_RISK,
     follow: Follow = None,
     base: GlobalBase = 0,
     ranges: Ranges = None,
@@ -128,6 +130,7 @@ def command(
     wanted = Wanted(
         output,
         reoptimize,
+        max_risk,
         follow,
         base,
         ranges,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dmodel.cli import sensitivity_parts as parts
+from dmodel.cli.design_risk import risk_of
 from dmodel.cli.elasticities import case_document
 from dmodel.cli.options import Degrees
-from dmodel.cli.output import Document, gib, say
+from dmodel.cli.output import Document, gib, percent, say
 from dmodel.cli.sensitivity_shown import (
     Figures,
     draw_interactions,
@@ -54,7 +55,7 @@ def answer(asked: Asked, degrees: Degrees, w: Wanted) -> tuple[Document, Figures
 
 def _best(asked: Asked, degrees: Degrees, w: Wanted) -> tuple[Plan, list[str], Searched]:
     """The best plan, what is assumed for all, and what is known of the others."""
-    from dmodel.searching import space_of
+    from dmodel.searching import space_of, usable
     from dmodel.sensitivity import searched
     from dmodel.sensitivity.case import inputs
 
@@ -66,9 +67,13 @@ def _best(asked: Asked, degrees: Degrees, w: Wanted) -> tuple[Plan, list[str], S
     whole = shared.having(dp=float(asked.devices), global_batch=float(asked.global_batch))
     opening = case_of(asked, whole, w)
     check_names(inputs(opening, asked.level_names), w)
+    risk = risk_of(w.max_risk)
     how = {"base": found.base, "choices": found.choices, "level_names": asked.level_names}
-    plans = searched(opening, **how)
-    say(f"best of {plans.considered:,} valid plans")
+    plans = searched(opening, memory=usable(asked, risk), **how)
+    say(
+        f"best of {plans.considered:,} valid plans whose memory is too little with a risk of "
+        f"{percent(risk)} at most (--max-risk)"
+    )
     chosen = plans.best.plans[0].having(schedule=shared.layout.schedule)
     return chosen, [str(each) for each in found.assumptions], plans
 
@@ -79,13 +84,15 @@ def _add_parts(
     """Add the parts of the answer that are wanted; the figures that belong to it."""
     figures: Figures = {"tornado": lambda: draw_tornado(d)}
     if w.reoptimize:
-        d["reoptimized"] = parts.reoptimized_document(asked, case, d["output"])
+        assert plans is not None
+        d["max_risk"] = risk_of(w.max_risk)
+        d["reoptimized"] = parts.reoptimized_document(asked, case, d["output"], plans.memory)
         d["design"] = parts.design_document(asked, case, plans, w, d)
     figures |= _add_figures(d, asked, case, w)
     if w.base or w.ranges:
         d["global"] = parts.global_document(asked, case, d["output"], w)
     if w.check:
-        d["check"] = parts.check_document(asked, case, d)
+        d["check"] = parts.check_document(asked, case, d, plans.memory if plans else 1.0)
     return figures
 
 

@@ -25,11 +25,13 @@ FIXED_TOLERANCE, SOLVED_TOLERANCE = 1e-6, 1e-2
 """Largest differences of elasticities from central differences, and from solving again."""
 
 
-def reoptimized_document(asked: Asked, case: Point, output: str) -> Document:
-    """The optimum with real-valued degrees, and its elasticities."""
+def reoptimized_document(asked: Asked, case: Point, output: str, memory: float) -> Document:
+    """The optimum with real-valued degrees that needs that share of a device's memory at most, and
+    its elasticities."""
     from dmodel.sensitivity import reoptimized
 
-    found = reoptimized(case, (output,), level_names=asked.level_names)[output]
+    how = {"memory": memory, "level_names": asked.level_names}
+    found = reoptimized(case, (output,), **how)[output]
     names = ("dp", "tp", "cp", "pp", "ep", "micro_batch", "interleave", "recompute_layers")
     return {
         "value": found.value,
@@ -164,12 +166,15 @@ def _indices(found: Any) -> list[Document]:
     ]
 
 
-def check_document(asked: Asked, case: Point, d: Document) -> Document:
-    """The largest differences from what the elasticities are checked against."""
+def check_document(asked: Asked, case: Point, d: Document, memory: float) -> Document:
+    """The largest differences from what the elasticities are checked against; memory: share of a
+    device's that the plan may need."""
     found = {"fixed": _checked_by_differences(asked, case, d)}
     if "reoptimized" in d:
         own = d["reoptimized"]["elasticities"]
-        found["reoptimized"] = _checked_by_solving(asked, case, d["output"], own)
+        found["reoptimized"] = _checked_by_solving(
+            case, d["output"], own, {"memory": memory, "level_names": asked.level_names}
+        )
     return found
 
 
@@ -193,12 +198,14 @@ def _largest(own: dict[str, float]) -> list[str]:
     return sorted(followed, key=lambda n: -abs(own[n]))[:SOLVED]
 
 
-def _checked_by_solving(asked: Asked, case: Point, output: str, own: dict[str, float]) -> Document:
+def _checked_by_solving(
+    case: Point, output: str, own: dict[str, float], how: dict[str, Any]
+) -> Document:
     """Elasticities of the plan that follows beside those of solving again."""
     from dmodel.sensitivity import resolved
 
     names = _largest(own)
-    again = resolved(case, names, output, level_names=asked.level_names)
+    again = resolved(case, names, output, **how)
     solved = {n: abs(own[n] - again[n]) for n in names if not math.isnan(again[n])}
     worst = max(solved, key=solved.__getitem__, default=None)
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from dmodel.cli.design_risk import MAX_RISK, risk_of
 from dmodel.cli.options import Degrees
 from dmodel.cli.sensitivity_shown import make_folder
 from dmodel.errors import InputError
@@ -18,6 +19,7 @@ class Wanted(NamedTuple):
 
     output: str
     reoptimize: bool = False
+    max_risk: str = MAX_RISK
     follow: list[str] | None = None
     base: int = 0
     ranges: list[str] | None = None
@@ -46,6 +48,11 @@ def _check_followed(w: Wanted, degrees: Degrees) -> None:
     """Refuse inputs to follow without a search, and a plan beside it."""
     if w.reoptimize:
         _check_nothing_given(degrees)
+        risk_of(w.max_risk)
+    elif w.max_risk != MAX_RISK:
+        raise InputError(
+            "--max-risk is of the plan that is searched: expected --reoptimize with it"
+        )
     elif w.follow:
         raise InputError(
             "--follow searches the best plan again along an input: expected --reoptimize with it"

@@ -132,10 +132,12 @@ class _Pool:
         static = {"levels": known.levels, "sharpness": self.search.sharpness}
         of = TIMES.varied(like, known.values, moves, like=part(0), **static)
         parts = [of(part(start)) for start in range(0, rows, ROWS)]
-        time, headroom = (
-            np.concatenate([p[n] for p in parts])[:size] for n in ("time", "headroom")
+        time, needed, has = (
+            np.concatenate([p[n] for p in parts])[:size] for n in ("time", "needed", "has")
         )
-        return np.where(headroom >= 0.0, time, np.inf).reshape(len(factors), count)
+        return np.where(needed <= self.search.memory * has, time, np.inf).reshape(
+            len(factors), count
+        )
 
 
 def _key(plan: Plan) -> tuple:
@@ -154,8 +156,8 @@ ROWS = 1024
 def _recorded(
     like: Point, x: jax.Array, moves: jax.Array, batch: dict, *, levels: int, sharpness: float
 ) -> dict[str, Array]:
-    """Step times and free memory of plans, where one of the inputs is a factor times itself; like:
-    any case of the structure."""
+    """Step times of plans, and the memory that they need and a device has, where one of the inputs
+    is a factor times itself; like: any case of the structure."""
     moved = x[:, None] * (1.0 + moves[:, None] * (batch["factor"][None] - 1.0))
     case = rebuild(moved, jax.tree.structure(like), levels)
     with together():
@@ -165,7 +167,8 @@ def _recorded(
         used = memory_use(case.model, batch["plan"], footprint=case.footprint)
     return {
         "time": time.total,
-        "headroom": jnp.asarray(case.system.chip.hbm_bytes - used.total),
+        "needed": used.total,
+        "has": jnp.asarray(case.system.chip.hbm_bytes) + 0.0 * used.total,
     }
 
 
@@ -225,6 +228,7 @@ def landscape(
     base: Plan | None = None,
     choices: Choices | None = None,
     known: Searched | None = None,
+    memory: float = 1.0,
     limit: float = LIMIT,
     sharpness: float = SHARPNESS,
     level_names: Sequence[str] | None = None,
@@ -239,6 +243,7 @@ def landscape(
       case: its plan says how many devices and which batch. names: of inputs.
       base, choices: of `design`. known: the plans of the case, where they were searched already;
         None to search them.
+      memory: share of a device's memory that plans may need [1], where none is known.
       limit: factor to which inputs are followed, to both sides.
 
     Raises:
@@ -248,7 +253,12 @@ def landscape(
         known
         if known is not None
         else searched(
-            case, base=base, choices=choices, sharpness=sharpness, level_names=level_names
+            case,
+            base=base,
+            choices=choices,
+            memory=memory,
+            sharpness=sharpness,
+            level_names=level_names,
         )
     )
     places = [place_followed(s.known, name) for name in names]

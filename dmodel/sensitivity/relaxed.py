@@ -63,6 +63,7 @@ class Program(NamedTuple):
         nothing is sharded.
       limits: forms that are ≤ 0. kinks: forms whose zeros are kinks. total: form that is 0, the
         devices. sharpness: of the step's maxima.
+      room: share of a device's memory that a plan may need [1].
     """
 
     known: Inputs
@@ -74,6 +75,11 @@ class Program(NamedTuple):
     kinks: tuple[Form, ...]
     total: Form
     sharpness: float
+    room: float = 1.0
+
+    def memory_at(self, logs: np.ndarray) -> float:
+        """Logarithm of the memory that a plan may need [byte], by those of the inputs."""
+        return float(logs[self.known.index("chip.hbm_bytes")] + np.log(self.room))
 
     @property
     def logarithmic(self) -> np.ndarray:
@@ -125,9 +131,16 @@ def fills_domain(p: Program) -> bool:
 
 
 def program(
-    case: Point, *, sharpness: float = SHARPNESS, level_names: Sequence[str] | None = None
+    case: Point,
+    *,
+    memory: float = 1.0,
+    sharpness: float = SHARPNESS,
+    level_names: Sequence[str] | None = None,
 ) -> Program:
     """State the program of a case.
+
+    Args:
+      memory: share of a device's memory that a plan may need [1].
 
     Raises:
       InputError: one device, which leaves nothing to choose.
@@ -158,6 +171,7 @@ def program(
         kinks=_kinks(known, unit, case.plan.layout.placement),
         total=Form("devices", sum((unit[d] for d in DEGREES), np.zeros(len(free))), {-1: -1.0}),
         sharpness=sharpness,
+        room=memory,
     )
 
 
@@ -282,7 +296,7 @@ def solve(p: Program, x: np.ndarray, devices: float, u: np.ndarray, sides: np.nd
     from scipy.optimize import minimize
 
     logs = p.logs(x, devices)
-    capacity = p.known.index("chip.hbm_bytes")
+    capacity = p.memory_at(logs)
     a = np.stack(
         [-f.slope for f in p.limits] + [s * f.slope for s, f in zip(sides, p.kinks, strict=True)]
     )
@@ -300,7 +314,7 @@ def solve(p: Program, x: np.ndarray, devices: float, u: np.ndarray, sides: np.nd
         return seen[key]
 
     def slack(u: np.ndarray) -> np.ndarray:
-        return np.append(a @ u + b - MARGIN, logs[capacity] - at(u).memory[0])
+        return np.append(a @ u + b - MARGIN, capacity - at(u).memory[0])
 
     found = minimize(
         lambda u: (at(u).time[0], at(u).time_by_u[:, 0]),

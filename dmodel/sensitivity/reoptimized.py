@@ -102,9 +102,9 @@ def _limits_met(p: Program, s: Solved, logs: np.ndarray) -> list[Met]:
 
 
 def _memory_met(p: Program, at: Look, logs: np.ndarray) -> list[Met]:
-    """The device's memory, where it is full."""
+    """The device's memory, where as much is needed as may be."""
     capacity = p.known.index("chip.hbm_bytes")
-    if not abs(at.memory[0] - logs[capacity]) < 3.0 * MARGIN:
+    if not abs(at.memory[0] - p.memory_at(logs)) < 3.0 * MARGIN:
         return []
     slopes = at.memory_slopes[:, 0] * np.where(np.isfinite(p.known.values), p.known.values, 0.0)
     moved = (*p.places, p.shard)
@@ -186,6 +186,7 @@ def reoptimized(
     case: Point,
     outputs: Sequence[str] = ("step_time",),
     *,
+    memory: float = 1.0,
     sharpness: float = SHARPNESS,
     level_names: Sequence[str] | None = None,
     seed: int = 0,
@@ -197,13 +198,14 @@ def reoptimized(
     input.
 
     Args:
-      outputs: names of outputs, read at the plan with the shortest step. seed: of the starts.
+      outputs: names of outputs, read at the plan with the shortest step. memory: share of a
+        device's memory that the plan may need [1]. seed: of the starts.
 
     Raises:
       InputError: unknown output, one device, or nothing that fits.
     """
     names = [output_name(o) for o in outputs]
-    p = relaxed.program(case, sharpness=sharpness, level_names=level_names)
+    p = relaxed.program(case, memory=memory, sharpness=sharpness, level_names=level_names)
     s = relaxed.optimum(p, seed=seed)
     at = look(p, s.u[:, None], p.known.values)
     active, residual = _active(p, s, at)
@@ -260,6 +262,7 @@ def resolved(
     output: str = "step_time",
     *,
     step: float = 1e-3,
+    memory: float = 1.0,
     sharpness: float = SHARPNESS,
     level_names: Sequence[str] | None = None,
     seed: int = 0,
@@ -268,9 +271,10 @@ def resolved(
     against.
 
     Args:
-      names: of inputs, or "devices". step: logarithmic, to either side.
+      names: of inputs, or "devices". step: logarithmic, to either side. memory: as of
+        `reoptimized`.
     """
-    p = relaxed.program(case, sharpness=sharpness, level_names=level_names)
+    p = relaxed.program(case, memory=memory, sharpness=sharpness, level_names=level_names)
     s, devices = relaxed.optimum(p, seed=seed), relaxed.n_devices(p.known)
     found = {}
     for name in names:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmodel.design import Choices, design
+from dmodel.design import Choices, Limits, design
 from dmodel.design import exact as search
 from dmodel.design import problem as state
 from dmodel.design import rows as rows_
@@ -69,8 +69,8 @@ class Searched(NamedTuple):
     """What is known of all plans of a case.
 
     Attributes:
-      known: its inputs by name. base, choices, sharpness: of the search. best: at least two, where
-        as many fit.
+      known: its inputs by name. base, choices, sharpness: of the search. memory: share of a
+        device's memory that plans may need [1]. best: at least two, where as many fit.
       considered: valid plans. near: None where the space is too large to hold.
     """
 
@@ -79,12 +79,22 @@ class Searched(NamedTuple):
     base: Plan | None
     choices: Choices | None
     sharpness: float
+    memory: float
     best: Ranked
     considered: int
     near: Near | None
 
 
-def _stated(case: Point, base: Plan | None, choices: Choices | None, sharpness: float) -> Problem:
+class _Way(NamedTuple):
+    """How plans are searched: as `Searched` has it."""
+
+    base: Plan | None
+    choices: Choices | None
+    sharpness: float
+    memory: float
+
+
+def _stated(case: Point, way: _Way) -> Problem:
     count = round(float(np.prod([float(leaf(case.plan, d)) for d in ("dp", "tp", "cp", "pp")])))
     return state(
         case.system,
@@ -92,11 +102,17 @@ def _stated(case: Point, base: Plan | None, choices: Choices | None, sharpness: 
         count,
         round(float(case.plan.global_batch)),
         case.coefficients,
-        base=base,
-        choices=choices,
+        limits=Limits(memory=way.memory),
+        base=way.base,
+        choices=way.choices,
         footprint=case.footprint,
-        sharpness=sharpness,
+        sharpness=way.sharpness,
     )
+
+
+def _room(stated: Problem) -> float:
+    """Memory of a device that a plan may need [byte]."""
+    return float(stated.system.chip.hbm_bytes * stated.limits.memory)
 
 
 def _ranked(stated: Problem, rows: np.ndarray, seconds: np.ndarray, top: int) -> Ranked:
@@ -120,18 +136,21 @@ def searched(
     *,
     base: Plan | None = None,
     choices: Choices | None = None,
+    memory: float = 1.0,
     sharpness: float = SHARPNESS,
     level_names: Sequence[str] | None = None,
 ) -> Searched:
     """Search all plans on as many devices as the case's plan uses, with its batch.
 
     Args:
-      base, choices: of `design`. level_names: of the network levels, as in `inputs`.
+      base, choices: of `design`. memory: share of a device's memory that plans may need [1].
+        level_names: of the network levels, as in `inputs`.
 
     Raises:
       NoPlanFits: none does.
     """
-    stated, known = _stated(case, base, choices, sharpness), inputs(case, level_names)
+    way = _Way(base, choices, sharpness, memory)
+    stated, known = _stated(case, way), inputs(case, level_names)
     splits = spaces.splits(stated.space)
     considered = spaces.count(stated.space, splits)
     if considered > LARGE:
@@ -139,7 +158,7 @@ def searched(
         best = Ranked(tuple(rows_.plans(stated.space, stated.system, found.rows)), found.merits)
     else:
         near = _within(stated, _evaluated(stated, rows_.batches(stated.space, known=splits)))
-        fits = near.memory <= float(stated.system.chip.hbm_bytes)
+        fits = near.memory <= _room(stated)
         best = _ranked(stated, near.rows[fits], near.seconds[fits], POOL)
     if not best.plans:
         limit = design(
@@ -150,6 +169,7 @@ def searched(
             case.coefficients,
             method="exact",
             top=1,
+            limits=stated.limits,
             base=base,
             choices=choices,
             footprint=case.footprint,
@@ -160,12 +180,12 @@ def searched(
             "that "
             "fits"
         )
-    return Searched(case, known, base, choices, sharpness, best, considered, near)
+    return Searched(case, known, *way, best, considered, near)
 
 
 def _within(stated: Problem, parts: Iterator[Near]) -> Near:
     """Those that may be the best when memory, a rate or a time changes by `LIMIT`."""
-    capacity, fastest, held = float(stated.system.chip.hbm_bytes), np.inf, []
+    capacity, fastest, held = _room(stated), np.inf, []
     for part in parts:
         fastest = min(
             fastest, float(np.min(part.seconds, initial=np.inf, where=part.memory <= capacity))
@@ -203,9 +223,10 @@ def best_with(s: Searched, place: int, factor: float, at_most: float) -> Ranked:
     than `at_most` [s] then."""
     x = s.known.values.copy()
     x[place] *= factor
-    stated = _stated(rebuild(x, s.known.tree, s.known.levels), s.base, s.choices, s.sharpness)
+    way = _Way(s.base, s.choices, s.sharpness, s.memory)
+    stated = _stated(rebuild(x, s.known.tree, s.known.levels), way)
     share, name = least(s.known.names[place], factor), s.known.names[place]
-    room = float(s.known[CAPACITY]) * LIMIT
+    room = float(s.known[CAPACITY]) * s.memory * LIMIT
     if s.near is None:
         found = search(stated, JOINING)
         return Ranked(tuple(rows_.plans(stated.space, stated.system, found.rows)), found.merits)
@@ -213,11 +234,11 @@ def best_with(s: Searched, place: int, factor: float, at_most: float) -> Ranked:
     enough = (
         share is not None
         and at_most <= share * WITHIN * fastest
-        and float(stated.system.chip.hbm_bytes) <= room * (1.0 + SLACK)
+        and _room(stated) <= room * (1.0 + SLACK)
     )
     if not enough:
         return _best(stated, rows_.batches(stated.space))
-    fits = s.near.memory <= float(stated.system.chip.hbm_bytes)
+    fits = s.near.memory <= _room(stated)
     few = _chosen(s.near, fits & (s.near.seconds * float(share or 0.0) <= at_most * (1.0 + SLACK)))
     return (
         _ranked(stated, few.rows, few.seconds, JOINING)
