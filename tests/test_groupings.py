@@ -29,12 +29,17 @@ CHIPS = {
 """Beginnings of chips' names by generation."""
 
 STACKS = {
-    "megatron": ("megatron", "nemo", "mt-nlg", "vtrain", "mlperf", "megascale", "flagscale"),
-    "nanotron": ("nanotron", "ultrascale"),
+    "megatron": ("megatron", "nemo", "mt-nlg", "vtrain", "mlperf", "megascale", "flagscale")
+    + ("primus",),
+    "nanotron": ("nanotron", "ultrascale", "picotron"),
     "maxtext": ("maxtext", "jax-toolbox-maxtext", "gpu-recipes"),
     "pax": ("jax-toolbox-pax", "pax"),
-    "fsdp": ("llm-foundry", "fsdp", "torchtitan", "torchtune", "composer", "accelerate", "hf-"),
-    "deepspeed": ("deepspeed",),
+    "fsdp": ("llm-foundry", "fsdp", "torchtitan", "torchtune", "composer", "accelerate", "hf-")
+    + ("huggingface", "trl", "peft", "axolotl", "llama-factory", "unsloth", "ms-swift")
+    + ("fms-acceleration", "te", "litgpt", "olmo"),
+    "deepspeed": ("deepspeed", "bmtrain"),
+    "neuronx": ("neuronx", "optimum-neuron"),
+    "habana": ("habana", "optimum-habana"),
 }
 """Beginnings of stacks' names by code base."""
 
