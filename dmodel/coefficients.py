@@ -149,11 +149,11 @@ SPECS: dict[str, Spec] = {
     "loss_traffic": Spec(
         "1", "memory traffic of logits and loss over its count", "positive", 2.0, 0.4, "software"
     ),
-    # hosts are bought with chips; two standard deviations are 6 to 90 µs beside the 4.5 of an H100.
-    # Eager PyTorch took 50 to 140 for a counted kernel on the hosts measured, 2 to 5 real ones
-    # (calibration/torch_step/data/steps.csv); fused ones are fewer
+    # what hosts measured take for a counted kernel of plain PyTorch, 1.3 to 3 ms for the 33 of a
+    # layer in 16 bits: 9 to 20 of the 4.5 µs of an H100 (`host_s` of calibration/torch_step/data/
+    # steps.csv, without what steps of no layers take); two standard deviations are 5 to 16
     "launch": Spec(
-        "1", "time between kernels over the chip's kernel latency", "positive", 5.0, 0.7, "both"
+        "1", "time between kernels over the chip's kernel latency", "positive", 9.0, 0.3, "both"
     ),
     "rendezvous": Spec(
         "1",
@@ -349,6 +349,15 @@ NAMES: tuple[str, ...] = tuple(SPECS)
 def default() -> Coefficients:
     """The coefficients without any measurement."""
     return Coefficients(**{name: jnp.asarray(spec.default) for name, spec in SPECS.items()})
+
+
+def unconstrained(name: str, value: float) -> float:
+    """One coefficient in the unconstrained space: its logit if it is a share, else its logarithm.
+
+    >>> round(unconstrained("matmul_efficiency", 0.5), 9), unconstrained("launch", 1.0)
+    (0.0, 0.0)
+    """
+    return float(np.log(value) - (np.log1p(-value) if SPECS[name].bound == "share" else 0.0))
 
 
 def to_unconstrained(values: Coefficients) -> Any:

@@ -14,7 +14,7 @@ from dmodel.settings import ADAPTED, KNOWN, SETTINGS
 
 FIRST = frozenset(
     {"zero", "shard", "micro_batch", "interleave", "sp", "system", "accel_per_node", "vocab"}
-    | {"recompute"}
+    | {"recompute", "attention"}
 )
 """Names of the layout and the machine: facts about these come first, as others may ask for them."""
 

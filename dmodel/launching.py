@@ -15,19 +15,39 @@ of all rows prefers 0.5 by 4 nats, rows held out by group 0.25."""
 
 
 CASTS = 3.0
-"""Launches that a product below 16 bits takes beside its own [count]: a cast of each operand, and
-what keeps its scales (copies and reciprocals, a fifth of the time of a small product in Transformer
-Engine, NVIDIA/TransformerEngine#1016). Scheduling a linear layer takes its host more than twice as
-long in 8 bits, a forward pass that waits for it 140 ms for 77 (the same, #761); counted so, a layer
-has 23 launches for 11. Of 0, 3 and 5 the fit of all rows prefers 3, by 14 and 12 nats. What XLA and
-graphs launch is not of these (`Software.graphed`)."""
+"""Launches that a product below 16 bits takes beside its own in a forward pass [count]: a cast of
+each operand, and what keeps its scales (copies and reciprocals, a fifth of the time of a small
+product in Transformer Engine, NVIDIA/TransformerEngine#1016). Scheduling a linear layer takes its
+host more than twice as long in 8 bits, a forward pass that waits for it 140 ms for 77 (the same,
+#761); counted so, a forward layer has 23 launches for 11. Of 0, 3 and 5 the fit of all rows prefers
+3, by 14 and 12 nats. What XLA and graphs launch is not of these (`Software.graphed`)."""
+
+CASTS_BACKWARD = 1.0
+"""The same of a backward pass [count]: one kernel casts the gradient of the result along rows and
+columns, for the products of both gradients; what else they read was cast in the forward pass
+(Transformer Engine 2.x, `module/linear.py`, `_Linear.backward`: one `grad_output_preprocess`).
+Where #761 waits for its host in the forward pass, it does not in the backward pass."""
 
 
-def launches(table: Layer, plan: Plan) -> Array:
-    """Kernels of one forward layer that the host launches one by one [count]: `(kernels + CASTS low
-    products) (1 − graphed) + LOOP (looped + casts)`, low the share of products below 16 bits.
-    Products of experts that are launched one by one run beside each other, so they are not among
-    the `kernels` that fill and drain the device in turn; their casts are."""
-    cast = CASTS * low_share(plan) * table.dense
-    each = (table.kernels + cast) * (1.0 - plan.software.graphed)
-    return each + LOOP * (table.looped + table.casts)
+def launches(table: Layer, plan: Plan, trainable: Array = 1.0) -> Array:
+    """Kernels of a layer and micro-batch that the host launches one by one [count], of all passes.
+
+    `(kernels (1 − graphed) + LOOP (looped + casts)) n + low products (1 − graphed) (CASTS f +
+    CASTS_BACKWARD)`: n as in `passes`, f = 1 + recomputed forward passes, low the share of products
+    below 16 bits. Products of experts that are launched one by one run beside each other, so they
+    are not among the `kernels` that fill and drain the device in turn; their casts are.
+
+    Args:
+      trainable: share of the weights that are trained [1].
+    """
+    forward = 1.0 + plan.layout.recompute_layers
+    singly = 1.0 - plan.software.graphed
+    cast = low_share(plan) * table.dense * (CASTS * forward + CASTS_BACKWARD)
+    each = table.kernels * singly + LOOP * (table.looped + table.casts)
+    return each * passes(plan, trainable) + cast * singly
+
+
+def passes(plan: Plan, trainable: Array = 1.0) -> Array:
+    """How often the kernels of a layer's forward pass are started, counting those of the backward
+    pass by them: `2 + trainable`, and once more where a layer is recomputed [1]."""
+    return 2.0 + trainable + plan.layout.recompute_layers

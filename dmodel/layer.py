@@ -213,14 +213,12 @@ def starts(model: Model, plan: Plan, apart: Array, chip: Chip, c: Coefficients) 
     Args:
       apart: nodes that the stages of a pipeline lie in.
     """
-    times, table = passes(model, plan), layer(model, plan)
-    in_turn = (table.kernels + table.casts) * times
-    return compute.starts(
-        in_turn, launching.launches(table, plan) * times, meetings(plan, apart), chip, c
-    )
+    table = layer(model, plan)
+    in_turn = (table.kernels + table.casts) * passes(model, plan)
+    launched = launching.launches(table, plan, model.trainable)
+    return compute.starts(in_turn, launched, meetings(plan, apart), chip, c)
 
 
 def passes(model: Model, plan: Plan) -> Array:
-    """How often the kernels of a layer's forward pass are started, counting those of the backward
-    pass by them [1] (`starts`)."""
-    return 2.0 + model.trainable + plan.layout.recompute_layers
+    """How often the kernels of a layer's forward pass are started (`launching.passes`) [1]."""
+    return launching.passes(plan, model.trainable)

@@ -256,6 +256,7 @@ def _as_assumption(fact: Fact) -> Assumption:
 def _meant(question: Question, values: Mapping[str, Any]) -> Question:
     """The question with columns that facts say mean something else."""
     names = ["vocab", *(["recompute"] if question.text("recompute") else [])]
+    names += [] if question.text("attention") else ["attention"]
     changed = {name: values[name] for name in names if name in values}
     return question._replace(columns={**question.columns, **changed}) if changed else question
 

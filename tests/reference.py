@@ -369,7 +369,9 @@ def starts(system: Cluster, m: Model, p: Plan, c: Coefficients) -> tuple[float, 
     if not p.software.looped_experts:
         looped = in_turn = 0.0
     launched = passes * looped
-    launched += 0.0 if p.software.graphed else begun + passes * 3.0 * narrowed
+    # of a backward pass one cast of the gradient, for both of its products
+    casts = (3.0 * (1.0 + p.layout.recompute_layers) + 1.0) * narrowed
+    launched += 0.0 if p.software.graphed else begun + casts
     # every rank meets the others in four collectives, in six (or five) under full recomputation,
     # when stages lie on several nodes
     several = prod(groups(p, list(system.network.size))["pp"][1:]) > 1.0

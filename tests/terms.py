@@ -366,7 +366,10 @@ TERMS: dict[str, Term] = {
     "compute.off_vectors": of_work(lambda m, p: compute.off_vectors(p)),
     "traffic.adapter_bytes": of_work(lambda m, p: tuple(traffic.adapter_bytes(m, p))),
     "traffic.loss_bytes": of_work(traffic.loss_bytes),
-    "launching.launches": of_work(lambda m, p: launching.launches(tables.layer(m, p), p)),
+    "launching.launches": of_work(
+        lambda m, p: launching.launches(tables.layer(m, p), p, m.trainable)
+    ),
+    "launching.passes": of_work(lambda m, p: launching.passes(p, m.trainable)),
     "pipeline.meetings": of_work(lambda m, p: pipeline.meetings(p, p.layout.pp / 1.7)),
     "counts.stage_layers": of_work(counts.stage_layers),
     "counts.residents": of_work(counts.residents),

@@ -15,7 +15,7 @@ from calibration.traces import read, to_cases
 from calibration.traces.published import PUBLISHED
 from dmodel.errors import InputError
 from dmodel.profiles import default_profile, family
-from experiments import few_shot, kinds, slow_rows
+from experiments import few_shot, kinds, slow_rows, sources
 from experiments.bases import CODE, Bases
 from experiments.study import rows, run
 from experiments.targets import catalog
@@ -282,6 +282,46 @@ def test_kinds_refuse_what_is_none(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stopped:
         run(kinds.main)
     assert stopped.value.code == 2 and "no kind purple" in capsys.readouterr().err
+
+
+NEW = (
+    {},
+    {"global_batch": "256", "step_time_s": "7.0"},
+    {"precision": "fp8", "step_time_s": "3.0"},
+    {"flag": "slow-unexplained", "step_time_s": "99.0"},
+)
+"""Rows of a source that no fit has: one, twice its batch, in 8 bits, and one that is not judged."""
+
+
+def test_sources_are_judged_by_kind_and_side(tmp_path):
+    new = str(table_file(tmp_path, *NEW, name="new.csv"))
+    found = quick_study("sources", tmp_path, "--traces", new, "--worst", "2")["rows"]
+    whole, source, *others = found
+    assert (whole["rows of"], whole["kind"], whole["rows"]) == ("all sources", "dense", 3)
+    assert source | {"rows of": "all sources"} == whole and source["rows of"] == "test"
+    assert sum(x["rows"] for x in others if x["rows of"].startswith("host")) == 3
+    worst = [x for x in others if "case" in x]
+    assert len(worst) == 2 and abs(worst[0]["bias"]) >= 0.5 * abs(worst[1]["bias"])
+    assert worst[0]["predicted"] / worst[0]["measured"] - 1.0 == pytest.approx(
+        worst[0]["bias"] / 100.0
+    )
+
+
+def test_sources_of_the_fit_are_refused(tmp_path):
+    known = str(table_file(tmp_path, {"source": "llm-foundry"}, name="known.csv"))
+    with pytest.raises(InputError, match="the shipped fit has rows of llm-foundry"):
+        sources.judged([known])
+
+
+def test_pairs_differ_in_one_thing(tmp_path):
+    new = str(table_file(tmp_path, *NEW, name="new.csv"))
+    found = quick_study("pairs", tmp_path, "--traces", new)["rows"]
+    assert {x["differ in"]: x["pairs"] for x in found} == {
+        "batch": 1,
+        "precision": 1,
+        "any of them": 2,
+    }
+    assert all(x["clear"] == x["pairs"] and x["right side"] == 100.0 for x in found)
 
 
 def test_one_device(tmp_path):

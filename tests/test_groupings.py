@@ -7,9 +7,11 @@ import csv
 import pytest
 
 from calibration.traces.published import PUBLISHED
+from dmodel.catalog.chips import trait
 from dmodel.catalog.loader import table
 from dmodel.catalog.stack import names
-from dmodel.profiles import family, load, members
+from dmodel.coefficients import NAMES
+from dmodel.profiles import default_profile, family, load, members
 from dmodel.profiles import names as profiles
 
 CHIPS = {
@@ -29,12 +31,17 @@ CHIPS = {
 """Beginnings of chips' names by generation."""
 
 STACKS = {
-    "megatron": ("megatron", "nemo", "mt-nlg", "vtrain", "mlperf", "megascale", "flagscale"),
-    "nanotron": ("nanotron", "ultrascale"),
+    "megatron": ("megatron", "nemo", "mt-nlg", "vtrain", "mlperf", "megascale", "flagscale")
+    + ("primus",),
+    "nanotron": ("nanotron", "ultrascale", "picotron"),
     "maxtext": ("maxtext", "jax-toolbox-maxtext", "gpu-recipes"),
     "pax": ("jax-toolbox-pax", "pax"),
-    "fsdp": ("llm-foundry", "fsdp", "torchtitan", "torchtune", "composer", "accelerate", "hf-"),
-    "deepspeed": ("deepspeed",),
+    "fsdp": ("llm-foundry", "fsdp", "torchtitan", "torchtune", "composer", "accelerate", "hf-")
+    + ("huggingface", "trl", "peft", "axolotl", "llama-factory", "unsloth", "ms-swift")
+    + ("fms-acceleration", "te", "litgpt", "olmo"),
+    "deepspeed": ("deepspeed", "bmtrain"),
+    "neuronx": ("neuronx", "optimum-neuron"),
+    "habana": ("habana", "optimum-habana"),
 }
 """Beginnings of stacks' names by code base."""
 
@@ -91,3 +98,21 @@ def test_what_nobody_describes_stands_for_itself() -> None:
         "port": "H101 Mine",
         "pair": "H101 Mine",
     }
+
+
+def test_a_chip_without_rows_begins_where_its_single_operations_are() -> None:
+    """Of its generation and stack all else stays; a chip with rows keeps what was fitted."""
+    profile, place = load("generic"), NAMES.index("matmul_efficiency")
+    for chip in ("PVC-1550", "H20-96GB"):
+        told = trait(chip, "matmul_efficiency")
+        assert told and chip not in profile.accelerators
+        found = profile.coefficients_for(chip).matmul_efficiency
+        assert float(found) == pytest.approx(told)
+        own = profile.unconstrained(chip, "llm-foundry") - profile.unconstrained(chip)
+        assert own[place] == pytest.approx(profile.offsets["stack"]["llm-foundry"][place], abs=0.5)
+    assert "MI300X" in profile.accelerators
+    assert float(profile.coefficients_for("MI300X").matmul_efficiency) != pytest.approx(
+        trait("MI300X", "matmul_efficiency")
+    )
+    plain = default_profile()
+    assert float(plain.coefficients_for("A30").matmul_efficiency) == pytest.approx(0.78)

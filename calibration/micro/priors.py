@@ -19,9 +19,9 @@ from calibration.micro.fitting import Fitted
 from calibration.micro.groups import Group, form_of, groups, problem_of
 from calibration.micro.reader import DATA, published
 from dmodel import catalog
-from dmodel.catalog.chips import processor, trait
+from dmodel.catalog.chips import COEFFICIENTS, processor, trait
 from dmodel.catalog.loader import resolve
-from dmodel.coefficients import SPECS
+from dmodel.coefficients import SPECS, unconstrained
 from dmodel.cost.collectives import OWN_PART
 from dmodel.cost.compute import SOFTER
 from dmodel.errors import InputError
@@ -44,11 +44,11 @@ GROUPED_WIDTH = 0.5
 (`grouped_efficiency` of the catalog's chips) is taken to carry over to a step: two of it are 0.83
 to 0.97 (assumed)."""
 
-OF_PROCESSOR = ("matmul", "attention")
-"""Kinds of operations that chips of one processor share; links are each chip's own."""
+WIDTHS = {"power_demand": DEMAND_WIDTH, "grouped_efficiency": GROUPED_WIDTH}
+"""Widths of coefficients of the catalog's chips; of others `TRANSFER`."""
 
 OF_PROCESSOR = ("matmul", "attention")
-"""Kinds of operations that are its own."""
+"""Kinds of operations that chips of one processor share; links are each chip's own."""
 
 TRANSFER = 0.3
 """Standard deviation, in the unconstrained space, of a coefficient of a step around a single
@@ -119,12 +119,12 @@ def _fits_of(chip: str) -> list[dict[str, Any]]:
 
 def _of_chip(chip: str) -> dict[str, MicroPrior]:
     """What the catalog knows of a chip that no table of operations tells."""
-    found = {}
-    if demand := trait(chip, "power_demand"):
-        found["power_demand"] = MicroPrior(float(np.log(demand)), DEMAND_WIDTH)
-    if kept := trait(chip, "grouped_efficiency"):
-        found["grouped_efficiency"] = MicroPrior(float(np.log(kept / (1.0 - kept))), GROUPED_WIDTH)
-    return found
+    known = {name: trait(chip, name) for name in COEFFICIENTS}
+    return {
+        name: MicroPrior(unconstrained(name, value), WIDTHS.get(name, TRANSFER))
+        for name, value in known.items()
+        if value
+    }
 
 
 def _prior(name: str, reading: Reading) -> MicroPrior:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmodel.coefficients import NAMES, SPECS, Coefficients, from_unconstrained
+from dmodel.catalog.chips import COEFFICIENTS, trait
+from dmodel.coefficients import NAMES, SPECS, Coefficients, from_unconstrained, unconstrained
 from dmodel.footprint import LEAST, SPREAD, Footprint
 from dmodel.profiles.groupings import GROUPINGS, members
 from dmodel.profiles.shipped import FITTED_TO_NOTHING, PRIOR
@@ -104,11 +105,26 @@ class Profile:
 
     def unconstrained(self, accelerator: str | None = None, stack: str | None = None) -> np.ndarray:
         """Center plus the offsets of all groups of the accelerator and the stack that the profile
-        knows; `[coefficient]`."""
-        total = self.center.copy()
-        for grouping, member in members(accelerator, stack).items():
+        knows; of a chip that it does not know, what single operations on it tell; `[coefficient]`.
+        """
+        total, of = self.center.copy(), members(accelerator, stack)
+        for grouping, member in of.items():
             total = total + self.offsets[grouping].get(member, 0.0)
+        if (chip := of["accelerator"]) and chip not in self.offsets["accelerator"]:
+            total = total + self._told(chip, of["generation"])
         return total
+
+    def _told(self, chip: str, generation: str) -> np.ndarray:
+        """Offsets of a chip that no fitted row ran on, by what the catalog tells of its single
+        operations over what its generation has, `[coefficient]`."""
+        alike = self.center + self.offsets["generation"].get(generation, 0.0)
+        told = {name: trait(chip, name) for name in COEFFICIENTS}
+        return np.array(
+            [
+                unconstrained(name, value) - alike[i] if (value := told.get(name)) else 0.0
+                for i, name in enumerate(NAMES)
+            ]
+        )
 
     def coefficients_for(
         self, accelerator: str | None = None, stack: str | None = None
