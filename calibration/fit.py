@@ -81,18 +81,7 @@ def optimize(
     """
     loss = Objective(prior, data)
     begin = [loss.flat(p) for p in begun(prior, seed, starts, first)]
-    steps = {"adam": ADAM_STEPS if prior.fresh else 0, "lbfgs": polish}
-    many = len(data.weight) >= MANY and not prior.fresh and prior.mixing is None
-    same, agree, together = OF_MANY if many else (SAME, AGREE, TOGETHER)
-    ends = descents(
-        loss,
-        begin,
-        progress=progress,
-        enough=partial(_alike, same=same, agree=agree),
-        together=together,
-        curvature=loss.inverse if many else None,
-        **steps,
-    )
+    ends, same = _descended(loss, begin, polish, progress)
     ends = sorted((end for end in ends if np.isfinite(end.loss)), key=lambda end: end.loss)
     if not ends:
         raise FloatingPointError(
@@ -105,6 +94,29 @@ def optimize(
         return places[0]
     losses = [end.loss for end in apart]
     return places[_likeliest(places, losses, prior, data, groups)]
+
+
+def _descended(
+    loss: Objective,
+    begin: Sequence[np.ndarray],
+    polish: int,
+    progress: Callable[[float, float], None],
+) -> tuple[list[End], float]:
+    """Where descents end, and the difference below which their losses are of one place."""
+    prior = loss.prior
+    many = len(loss.data.weight) >= MANY and not prior.fresh and prior.mixing is None
+    same, agree, together = OF_MANY if many else (SAME, AGREE, TOGETHER)
+    ends = descents(
+        loss,
+        begin,
+        adam=ADAM_STEPS if prior.fresh else 0,
+        lbfgs=polish,
+        progress=progress,
+        enough=partial(_alike, same=same, agree=agree),
+        together=together,
+        curvature=loss.inverse if many else None,
+    )
+    return ends, same
 
 
 def _apart(ends: Sequence[End], same: float) -> list[End]:

@@ -14,7 +14,7 @@ from threading import Lock
 
 import numpy as np
 
-from calibration import pooling
+from calibration import pooling, row_space
 from calibration.descent import Inverse
 from calibration.pooling import Parameters, Prior
 from calibration.ratios import Data, Ratios, ratios
@@ -80,7 +80,7 @@ class Objective:
         widened = pooling.NOISE_WIDTH * (self.prior.noise * moved) ** 2 / scale
         by_noise = [np.bincount(self.data.stack_of, x, scale.shape[1]) for x in by_scale]
         by_place = [
-            pooling.pulled(x, self.prior, self.own) for x in (pull * ratio)[:, :, None] * slope
+            row_space.pulled(x, self.prior, self.own) for x in (pull * ratio)[:, :, None] * slope
         ]
         ends = [
             np.concatenate([np.ravel(x), y * w])
@@ -103,14 +103,14 @@ class Objective:
         scale = pooling.noise_scale(p, self.prior)[data.stack_of]
         weight = data.weight * (FREEDOM + 1.0) / (FREEDOM * scale**2 + ratio**2)
         rows = np.sqrt(weight)[:, None] * slope
-        factor = cho_factor(pooling.covariance(rows, self.prior, data.of) + np.eye(len(rows)))
+        factor = cho_factor(row_space.covariance(rows, self.prior, data.of) + np.eye(len(rows)))
         counted = np.bincount(data.stack_of, data.weight, len(p.noise))
         known = 2.0 * FREEDOM / (FREEDOM + 3.0) * pooling.NOISE_WIDTH**2 * counted
 
         def of(v: np.ndarray) -> np.ndarray:
-            moved = pooling.moved(self.whole(v), self.prior, data.of)
+            moved = row_space.moved(self.whole(v), self.prior, data.of)
             found = cho_solve(factor, (rows * moved.T).sum(1))
-            pulled = np.ravel(pooling.pulled(found[:, None] * rows, self.prior, self.own))
+            pulled = np.ravel(row_space.pulled(found[:, None] * rows, self.prior, self.own))
             return np.concatenate([v[: len(pulled)] - pulled, v[len(pulled) :] / (1.0 + known)])
 
         return of

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibration import pooling
+from calibration import pooling, row_space
 from calibration.pooling import Groups, Mixing, Parameters, Prior
 from calibration.ratios import Data, slopes
 from calibration.uncertainty.cells import Cells, cells_of, names
@@ -214,7 +214,7 @@ def _linearised(p: Parameters, prior: Prior, data: Data, groups: Groups) -> tupl
         design[cells.of == cell] = slope[cells.of == cell] @ factor
     before = ratio - (slope * (z.T - cells.mean[cells.of])).sum(1)
     between = (
-        pooling.covariance(slope, prior, data.of) if prior.mixing is None else design @ design.T
+        row_space.covariance(slope, prior, data.of) if prior.mixing is None else design @ design.T
     )
     return Rows(ratio, slope, design, between, before, data.weight, np.asarray(prior.noise)), cells
 
