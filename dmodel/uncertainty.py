@@ -24,7 +24,7 @@ import numpy as np
 
 from dmodel.coefficients import from_unconstrained
 from dmodel.errors import InputError
-from dmodel.profiles import Profile, family, members
+from dmodel.profiles import Profile, family, members, of_new_maker
 from dmodel.profiles.record import Scatter, pair_key
 from dmodel.recorded import Recorded
 from dmodel.records import Cluster, Model, Plan, ff_width, value
@@ -53,6 +53,11 @@ COMMON = 0.5
 NEW_SOFTWARE = {"lineage": 1.5, "stack": 1.5}
 """How many of its widths software may lie from what a profile knows: as a fit of new rows lets it
 (`calibration.pooling`)."""
+
+NEW_MAKER = 3.0
+"""How many of its widths a chip may lie from what a profile knows that has no chip of its maker,
+and software on it that the profile has seen on other makers' chips only. Most likely for rows of
+AMD's and of Google's chips, each left out of the fit (docs/uncertainty.md)."""
 
 STRANGER = Scatter(0.05, 0.1)
 """Scatter where a profile knows none."""
@@ -138,7 +143,9 @@ def covariance(profile: Profile, accelerator: str | None, stack: str | None) -> 
         return None
     widths = profile.widths
     unknown = [g for g in _unknown_groups(profile, chip, software) if g in widths]
-    among = [(widths[g] * NEW_SOFTWARE.get(g, 1.0)) ** 2 for g in unknown]
+    strange = of_new_maker(profile.offsets, chip, software)
+    factors = NEW_SOFTWARE | dict.fromkeys(strange, NEW_MAKER)
+    among = [(widths[g] * factors.get(g, 1.0)) ** 2 for g in unknown]
     return np.asarray(base) + np.diag(sum(among, start=np.zeros(len(base))))
 
 
