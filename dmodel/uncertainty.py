@@ -54,7 +54,7 @@ NEW_SOFTWARE = {"lineage": 1.5, "stack": 1.5}
 """How many of its widths software may lie from what a profile knows: as a fit of new rows lets it
 (`calibration.pooling`)."""
 
-NEW_MAKER = 3.0
+NEW_MAKER = 2.5
 """How many of its widths a chip may lie from what a profile knows that has no chip of its maker,
 and software on it that the profile has seen on other makers' chips only. Most likely for rows of
 AMD's and of Google's chips, each left out of the fit (docs/uncertainty.md)."""

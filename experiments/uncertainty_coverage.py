@@ -54,7 +54,7 @@ FEW = (
 UNMET = "without its generation"
 """Name of the protocol that leaves a generation of chips out."""
 
-FACTORS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+FACTORS = (1.0, 2.0, 2.5, 3.0, 4.0, 6.0)
 """Of the widths of chips, for a maker that a profile lacks."""
 
 HALVES = 200

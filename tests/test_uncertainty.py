@@ -197,7 +197,7 @@ def test_intervals_widen_away_from_what_was_fitted(profile):
     ],
 )
 def test_chips_of_makers_that_nobody_has_measured_are_the_least_known(profile, chip, stack, wider):
-    """By hand: the sum of squared widths of what is unknown, three times as wide for a maker."""
+    """By hand: the sum of squared widths of what is unknown, wider for a new maker."""
     groups = uncertainty._unknown_groups(profile, chip, stack)
     base = profile.stack_covariances.get(stack, profile.covariance)
     expected = np.diag(base).copy()
