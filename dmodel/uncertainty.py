@@ -24,7 +24,7 @@ import numpy as np
 
 from dmodel.coefficients import from_unconstrained
 from dmodel.errors import InputError
-from dmodel.profiles import Profile, family, members
+from dmodel.profiles import Profile, family, members, of_new_maker
 from dmodel.profiles.record import Scatter, pair_key
 from dmodel.recorded import Recorded
 from dmodel.records import Cluster, Model, Plan, ff_width, value
@@ -57,6 +57,11 @@ STRANGERS: dict[str, float] = {
 software, chips, and one on the other. Of 153 rows of 13 sources left out, most on chips or stacks
 of which no row was fitted, intervals of one width (1.5 of software) held 62 % of dense rows and 68
 of those with experts, of two 91 and 79 (docs/notes/accuracy_on_new_sources.md)."""
+
+NEW_MAKER = 2.5
+"""How many of its widths a chip may lie from what a profile knows that has no chip of its maker,
+and software on it that the profile has seen on other makers' chips only. Most likely for rows of
+AMD's and of Google's chips, each left out of the fit (docs/uncertainty.md)."""
 
 STRANGER = Scatter(0.05, 0.1)
 """Scatter where a profile knows none."""
@@ -142,7 +147,9 @@ def covariance(profile: Profile, accelerator: str | None, stack: str | None) -> 
         return None
     widths = profile.widths
     unknown = [g for g in _unknown_groups(profile, chip, software) if g in widths]
-    among = [(widths[g] * STRANGERS.get(g, 1.0)) ** 2 for g in unknown]
+    strange = of_new_maker(profile.offsets, chip, software)
+    factors = STRANGERS | dict.fromkeys(strange, NEW_MAKER)
+    among = [(widths[g] * factors.get(g, 1.0)) ** 2 for g in unknown]
     return np.asarray(base) + np.diag(sum(among, start=np.zeros(len(base))))
 
 

@@ -7,8 +7,10 @@ Held out by group: the published rows in `--folds` parts of whole groups, each p
 the others. Few-shot: `--size` rows of a stack whose family the base has not seen, and the other
 rows of that stack predicted. Noise of fits, what coefficients leave open and the model's
 discrepancy are learned from each fit's own rows alone. What factor the intervals lack is chosen on
-a random half of the sources and checked on the others. `python -m experiments.uncertainty_coverage
-[--only group|few-shot] [--targets …]`
+a random half of the sources and checked on the others. With `--only generation`: the rows of each
+generation of chips predicted by a fit without it, and where that takes the last chip of a maker
+the likelihood of each factor `uncertainty.NEW_MAKER`. `python -m experiments.uncertainty_coverage
+[--only group|few-shot|generation] [--targets …]`
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ import numpy as np
 from calibration.fit import fit, weights_of
 from calibration.predict import Predictions, predict
 from calibration.traces import Cases
+from dmodel import uncertainty
+from dmodel.catalog.chips import generation, maker
 from dmodel.errors import InputError
 from dmodel.profiles import Profile
-from dmodel.uncertainty import LEVEL, quantile, share_below
+from dmodel.uncertainty import FREEDOM, LEVEL, quantile, share_below
 from experiments.bases import Bases
 from experiments.divisions import folds, shipped
 from experiments.study import arguments, deliver, rows, run, say
@@ -46,6 +50,12 @@ FEW = (
 )
 """Few-shot targets; those without rows are left out."""
 
+
+UNMET = "without its generation"
+"""Name of the protocol that leaves a generation of chips out."""
+
+FACTORS = (1.0, 2.0, 2.5, 3.0, 4.0, 6.0)
+"""Of the widths of chips, for a maker that a profile lacks."""
 
 HALVES = 200
 """Random halves of the sources."""
@@ -131,6 +141,36 @@ def few_shot(
             yield judged, judge(cases.take(judged), fit(cases.take(part.fitted), base, seed=seed))
 
 
+def by_generation(cases: Cases, bases: Bases) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+    """A line for the rows of each generation, judged by a fit without it, and how far every row
+    lies."""
+    usable, known = weights_of(cases.labels.flag) > 0.0, shipped(cases)
+    of = np.array([generation(name) for name in cases.labels.accelerator.tolist()])
+    for name in np.unique(of[usable & known]).tolist():
+        profile = bases.without(cases, (of == name) | ~known, f"the generation {name}")
+        rows = cases.take(np.flatnonzero((of == name) & usable & known))
+        values = judge(rows, profile)
+        found = line(UNMET, name, values[0], (values[1], values[2]))
+        yield found | _of_maker(rows, profile), values[0]
+
+
+def _of_maker(rows: Cases, profile: Profile) -> dict[str, float]:
+    """Mean log-likelihood of the rows at each of `FACTORS` of a maker that a profile lacks; empty
+    where it knows other chips of the maker."""
+    makers = {maker(name) for name in profile.offsets["accelerator"]}
+    if maker(str(rows.labels.accelerator[0])) in makers:
+        return {}
+    before, said = uncertainty.NEW_MAKER, {}
+    for factor in FACTORS:
+        uncertainty.NEW_MAKER = factor
+        found = predict(rows, profile)
+        ratio = np.log(rows.labels.step_time_s / found.step_time_s) / found.scale
+        density = -0.5 * (FREEDOM + 1.0) * np.log1p(ratio**2 / FREEDOM) - np.log(found.scale)
+        said[f"likelihood_{factor:g}"] = float(density.mean())
+    uncertainty.NEW_MAKER = before
+    return said
+
+
 def table(
     protocol: str, cases: Cases, found: list[tuple[np.ndarray, np.ndarray]], whole: str
 ) -> tuple[list[dict[str, Any]], np.ndarray]:
@@ -173,6 +213,11 @@ def main() -> None:
     bases = Bases(options.out / "bases", starts=1, rounds=1 if options.quick else 2, only=few)
     lines: list[dict[str, Any]] = []
     missed: dict[str, np.ndarray] = {}
+    if options.only == "generation":
+        each = list(by_generation(cases, bases))
+        lines, level = [one for one, _ in each], levels_of(np.concatenate([z for _, z in each]))
+        deliver("uncertainty_generations", lines, _figure(lines, {UNMET: level}), options)
+        return
     if options.only != "few-shot":
         found = list(by_group(cases, 2 if options.quick else options.folds, bases))
         more, missed["held out by group"] = table("held out by group", cases, found, "all")
@@ -252,7 +297,7 @@ def _figure(lines: list[dict[str, Any]], levels: dict[str, np.ndarray]) -> Any:
 
 def _options() -> argparse.Namespace:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--only", choices=("group", "few-shot"), help="one of the two protocols")
+    parser.add_argument("--only", choices=("group", "few-shot", "generation"), help="one protocol")
     parser.add_argument(
         "--targets",
         nargs="*",

@@ -186,6 +186,54 @@ def test_intervals_widen_away_from_what_was_fitted(profile):
     assert np.isnan(predict(cases, default_profile()).interval()[0]).all()
 
 
+@pytest.mark.parametrize(
+    ("chip", "stack", "wider"),
+    [
+        ("MI300X", STACK, ("generation", "accelerator", "port", "pair")),
+        ("PVC-1550-tile", "own", ("generation", "accelerator", "port", "pair")),
+        ("H200-141GB", STACK, ()),
+        ("H100-80GB", "own", ()),
+        ("GB200", "own", ()),
+    ],
+)
+def test_chips_of_makers_that_nobody_has_measured_are_the_least_known(profile, chip, stack, wider):
+    """By hand: the sum of squared widths of what is unknown, wider for a new maker."""
+    groups = uncertainty._unknown_groups(profile, chip, stack)
+    base = profile.stack_covariances.get(stack, profile.covariance)
+    expected = np.diag(base).copy()
+    for group in (g for g in groups if g in profile.widths):
+        own = uncertainty.NEW_SOFTWARE.get(group, 1.0)
+        factor = uncertainty.NEW_MAKER if group in wider else own
+        expected += (factor * profile.widths[group]) ** 2
+    found = np.diag(uncertainty.covariance(profile, chip, stack))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_software_on_a_makers_chips_for_the_first_time_is_less_known(profile):
+    """The profile knows chips of AMD, but the stack only on others."""
+    offset = np.zeros(len(NAMES))
+    offsets = {
+        **profile.offsets,
+        "generation": {**profile.offsets["generation"], "cdna": offset},
+        "accelerator": {**profile.offsets["accelerator"], "MI300X": offset},
+        "port": {**profile.offsets["port"], "cdna own": offset},
+    }
+    knows = dataclasses.replace(profile, offsets=offsets)
+    width = {g: profile.widths[g] ** 2 for g in ("port", "pair")}
+    brought = np.diag(uncertainty.covariance(knows, "MI300X", STACK))
+    base = np.diag(profile.stack_covariances[STACK])
+    np.testing.assert_allclose(
+        brought - base, uncertainty.NEW_MAKER**2 * sum(width.values()), rtol=1e-9, atol=1e-12
+    )
+    there = np.diag(uncertainty.covariance(knows, "MI300X", "own"))
+    of_software = sum(
+        (uncertainty.NEW_SOFTWARE[g] * profile.widths[g]) ** 2 for g in uncertainty.NEW_SOFTWARE
+    )
+    np.testing.assert_allclose(
+        there - np.diag(profile.covariance), of_software + width["pair"], rtol=1e-9, atol=1e-12
+    )
+
+
 def test_sigma_points_carry_linear_and_quadratic_outputs_exactly():
     rng = np.random.default_rng(0)
     root, slope = rng.standard_normal((5, 5)), rng.standard_normal(5)

@@ -102,7 +102,7 @@ def decimal(nbytes: float, micros: float, algorithm: float, bus: float) -> tuple
     size and time tell which it was.
 
     >>> decimal(33554432, 768, 40.69, 40.69), decimal(65536, 8.18, 8.01, 7.76)
-    ((43.6905, 43.6905), (8.01, 7.76))
+    ((43.6906, 43.6906), (8.01, 7.76))
     """
     factor, rate = 2**30 / 1e9, nbytes / (1e3 * micros) if micros else 0.0
     # nearer to what follows from size and time, on a scale of ratios

@@ -57,6 +57,21 @@ def generation(name: str) -> str:
     return "" if main is None else table("chips")[main].get("generation", "")
 
 
+def maker(name: str) -> str:
+    """Who makes a chip, or all chips of a generation; of a user's own the maker of the chip that it
+    is like, or of its generation; "" where that is unknown.
+
+    >>> maker("H100-80GB"), maker("tpu"), maker("H101")
+    ('NVIDIA', 'Google', '')
+    """
+    main = known_name("chips", name)
+    entry = {} if main is None else table("chips")[known_as(main)]
+    of = entry.get("generation", "") or (name if main is None else "")
+    chips = table("chips").values()
+    same = (e.get("maker") for e in chips if of and e.get("generation") == of)
+    return entry.get("maker") or next((each for each in same if each), "")
+
+
 def platform(name: str) -> str:
     """What frameworks call devices of a chip's kind, "gpu" or "tpu"; "" for an unknown chip.
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from dmodel.lazily import surface
-from dmodel.profiles.groupings import GROUPINGS, family, members
+from dmodel.profiles.groupings import GROUPINGS, family, members, of_new_maker
 from dmodel.profiles.shipped import EVIDENCE, names
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ __all__ = [
     "members",
     "names",
     "nearest",
+    "of_new_maker",
     "save",
 ]
 

@@ -3,7 +3,9 @@ of the two together."""
 
 from __future__ import annotations
 
-from dmodel.catalog.chips import generation, known_as
+from collections.abc import Collection, Mapping
+
+from dmodel.catalog.chips import generation, known_as, maker
 from dmodel.catalog.loader import known_name
 from dmodel.catalog.stack import stack as software
 
@@ -44,6 +46,30 @@ def members(accelerator: str | None, stack: str | None) -> dict[str, str]:
         "port": f"{of_chip or chip} {name}" if both else "",
         "pair": f"{chip} {name}" if both else "",
     }
+
+
+def of_new_maker(
+    known: Mapping[str, Collection[str]], accelerator: str, stack: str
+) -> tuple[str, ...]:
+    """Groupings whose widths say too little of a chip: all of hardware where no known chip is of
+    its maker; those of software on chips where the stack is known on other makers' only.
+
+    Args:
+      known: members by grouping. accelerator, stack: "" = not said.
+
+    >>> known = {"accelerator": ["H100-80GB", "MI300X"], "port": ["hopper nemo", "cdna megatron"]}
+    >>> of_new_maker(known, "MI355X", "nemo"), of_new_maker(known, "TPU-v5p", "maxtext")
+    (('port', 'pair'), ('generation', 'accelerator', 'port', 'pair'))
+    """
+    makers = {maker(name) for name in known["accelerator"]} - {""}
+    if not (accelerator and makers):
+        return ()
+    mine, software = maker(accelerator), family(stack)
+    if mine not in makers:
+        return "generation", "accelerator", "port", "pair"
+    ports = (name.rpartition(" ") for name in known["port"])
+    with_stack = {maker(on) for on, _, name in ports if name == software} - {""}
+    return ("port", "pair") if with_stack and mine not in with_stack else ()
 
 
 def _chip(accelerator: str) -> str:
