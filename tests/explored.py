@@ -138,5 +138,3 @@ def _changed(rng: random.Random, question: Question) -> Question:
         settings |= {"recompute_keeps": ("qkv", "core"), "bandwidth.intra": 4e11}
     columns = {name: value for name, value in columns.items() if value != ""}
     return question._replace(columns=columns, settings=settings)
-
-
