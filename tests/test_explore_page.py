@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 
