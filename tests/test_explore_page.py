@@ -61,9 +61,18 @@ def opened(written: Path):
         page.on("pageerror", lambda error: heard.append(str(error)))
         page.on("request", lambda request: heard.append(request.url))
         page.goto(written.as_uri())
-        page.wait_for_function("window.dmodelAnswer")
+        wait(page, "window.dmodelAnswer")
         yield page, heard
         browser.close()
+
+
+def wait(page: Any, condition: str) -> None:
+    """Until a condition holds; asked from outside, as the page lets nobody evaluate text."""
+    for _ in range(600):
+        if page.evaluate(f"Boolean({condition})"):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never: {condition}")
 
 
 ASKED = "JSON.stringify(window.dmodelAnswer)"
@@ -110,7 +119,7 @@ def test_numbers_are_those_of_python(opened, tmp_path):
         )
         page.evaluate("window.dmodelAnswer = null")
         page.evaluate(f"location.hash = {json.dumps('v=1&' + words)}")
-        page.wait_for_function("window.dmodelAnswer")
+        wait(page, "window.dmodelAnswer")
         found = said(page)["values"]["outputs.step_time_s"]
         assert found == pytest.approx(by_python(columns), rel=1e-9)
 
@@ -127,16 +136,14 @@ def test_dragging_and_the_link(opened):
     link = page.evaluate("location.hash")
     page.click("#reset")
     page.evaluate(f"location.hash = {json.dumps(link)}")
-    page.wait_for_function(
-        f"Math.abs(dmodelAnswer.values['outputs.step_time_s'] / {after} - 1) < 1e-12"
-    )
+    wait(page, f"Math.abs(dmodelAnswer.values['outputs.step_time_s'] / {after} - 1) < 1e-12")
 
 
 @needs_browser
 def test_what_is_typed_never_becomes_markup(opened):
     page, _ = opened
     page.fill("#model", "<img src=x onerror=alert(1)>")
-    page.wait_for_function("window.dmodelAnswer.error")
+    wait(page, "window.dmodelAnswer.error")
     assert page.locator("img").count() == 0
     assert "<img" in page.text_content("#error")
     page.click("#reset")

@@ -8,6 +8,7 @@ import { Question, Resolver } from "./resolve";
 
 export interface Answer {
   values: Table<number>; case: Case; facts: Fact[]; recompute: string; structure: string;
+  spread: number;
 }
 
 /** Answers questions by the programs at hand. */
@@ -43,7 +44,20 @@ export class Model {
       throw new InputError("no machine does what is asked: some value is out of range");
     const { layout } = whole.plan as unknown as { layout: Table<number> };
     const recompute = found.open ? said(layout) : "";
-    return { values, case: whole, facts: found.facts, recompute, structure: structure(found.built) };
+    const kinds = structure(found.built), { facts } = found;
+    return { values, case: whole, facts, recompute, structure: kinds, spread: fitted.spread };
+  }
+
+  /** Step time of an answer's case with another bandwidth, which no rule asks for. */
+  withBandwidth(found: Answer, name: string, value: number): number {
+    const { part, leaf } = this.catalog.data.quantities[name], { cluster } = found.case;
+    const level = part === "intra" ? 0 : 1;
+    const network = { ...cluster.network }, chip = { ...cluster.chip };
+    if (part === "chip") chip[leaf] = value;
+    else network[leaf] = network[leaf].map((x, i) => (i === level ? value : x));
+    const changed: Case = { ...found.case, cluster: { ...cluster, chip, network } };
+    const program = this.programs(found.structure).evaluated;
+    return outputs(program, { case: changed, spread: found.spread }, false)["outputs.step_time_s"];
   }
 }
 

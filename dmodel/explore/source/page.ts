@@ -125,17 +125,20 @@ const SLOPES: Table<string> = {
 function overAxis(found: Answer): void {
   const axis = (read("axis") as HTMLSelectElement).value, factor = FACTORS.includes(axis);
   const here = Number(state[axis] || 1), points: [number, number][] = [];
+  const unit = factor ? machineNumber(state)(axis) : 1;
   for (let k = -12; k <= 12; k++) {
     const value = factor ? here * 2 ** (k / 6) : here * 2 ** (k / 4);
     if (!factor && (value < 1 || !Number.isInteger(value))) continue;
     try {
-      points.push([value, answered({ ...state, [axis]: String(value) }, false).values["outputs.step_time_s"]]);
+      points.push([value, factor
+        ? model.withBandwidth(found, axis, value * unit)
+        : answered({ ...state, [axis]: String(value) }, false).values["outputs.step_time_s"]]);
     } catch (error) {
       if (!(error instanceof InputError)) throw error;
     }
   }
   const now = found.values["outputs.step_time_s"], path = SLOPES[axis];
-  const slope = path ? found.values[path] * machineNumber(state)(axis) * here : null;
+  const slope = path ? found.values[path] * unit * here : null;
   const x = plain(axis) + (factor ? " (times the machine's)" : "");
   const chart = curve({ points, here: [here, now], slope, x, y: "Step time [s]" });
   read("curve").replaceChildren(chart);
