@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,13 +45,14 @@ class Answer(NamedTuple):
 
 
 @cache
-def texts() -> dict[str, Any]:
-    """Programs of all structures of the catalog, without slopes."""
-    found = {}
-    for name, (first, *_) in models().items():
-        made = programs(transformer(first), slopes=False)
-        found[name] = {key: one._asdict() for key, one in made._asdict().items()}
-    return found
+def _texts(name: str) -> dict[str, Any]:
+    made = programs(transformer(models()[name][0]), slopes=False)
+    return {key: one._asdict() for key, one in made._asdict().items()}
+
+
+def texts(names: Iterable[str]) -> dict[str, Any]:
+    """Programs of some structures of the catalog, without slopes."""
+    return {name: _texts(name) for name in sorted({*names} & {*models()})}
 
 
 def usual() -> dict[str, Any]:
@@ -78,10 +79,11 @@ def by_python(question: Question) -> Answer:
     return Answer(structure(found.model), inputs, facts)
 
 
-def by_page(questions: Sequence[Question], folder: Path) -> list[Answer]:
-    """The same by the page's interpreter, run by Node."""
+def by_page(questions: Sequence[Question], structures: Iterable[str], folder: Path) -> list[Answer]:
+    """The same by the page's interpreter, run by Node, which knows models of some structures."""
     asked = [{"columns": q.columns, "settings": q.settings, "system": q.system} for q in questions]
-    given = {"data": document(), "texts": texts(), "usual": usual(), "asked": asked}
+    known = texts(structures)
+    given = {"data": document(), "texts": known, "usual": usual(), "asked": asked}
     (folder / "given.json").write_text(json.dumps(given))
     (folder / "answer.cjs").write_text(ANSWER)
     printed = run([str(folder / "answer.cjs"), str(BUNDLE), str(folder / "given.json")])
@@ -138,5 +140,3 @@ def _changed(rng: random.Random, question: Question) -> Question:
         settings |= {"recompute_keeps": ("qkv", "core"), "bandwidth.intra": 4e11}
     columns = {name: value for name, value in columns.items() if value != ""}
     return question._replace(columns=columns, settings=settings)
-
-

@@ -187,11 +187,10 @@ def check(case: Case, many: int, seed: int, folder: Path) -> None:
     scale = np.stack(each, 1)
     valid = (totals > 0.0).all(1) & np.isfinite(totals).all(1)
     assert valid.mean() > 0.9
-    worst(
-        made.outputs[: made.first], found[valid, : made.first], values[valid], scale[valid], 1e-12
-    )
-    place = [made.inputs.index("case." + n.partition(".")[2]) for n in made.outputs[made.first :]]
-    of = [SLOPED.index(n.partition(".")[0]) for n in made.outputs[made.first :]]
+    names, n = made.outputs, made.first
+    worst(names[:n], found[valid, :n], values[valid], scale[valid], 1e-12)
+    place = [made.inputs.index("case." + each.partition(".")[2]) for each in names[n:]]
+    of = [SLOPED.index(each.partition(".")[0]) for each in names[n:]]
     each = 1e-3 * totals[:, of] / np.maximum(np.abs(x[:, place]), 1e-9)
     worst(names[n:], found[valid, n:], slopes[valid], each[valid], 1e-10)
 

@@ -140,7 +140,7 @@ ALLOWED: dict[str, set[str]] = {
     "theory": BELOW_RUN | {"catalog", "sweep"},
     "report": BELOW_REPORT,
     "explore": BELOW_REPORT | WORDS | ANSWERS | {"operations", "recording"},
-    "cli": BELOW_REPORT | WORDS | ANSWERS | {"report"},
+    "cli": BELOW_REPORT | WORDS | ANSWERS | {"report", "explore"},
 }
 """Which parts of `dmodel` each part may import, besides itself; `dmodel/cli.py` and
 `dmodel/cli_*.py` are all `cli`."""

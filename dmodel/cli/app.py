@@ -36,6 +36,7 @@ COMMANDS = {
     "next-measurements": "Choose the runs to measure next within a budget.",
     "theory": "Answer tables of a study of limits to training.",
     "catalog": "What is known by name, each number with its source.",
+    "explore": "Write the model as a page for the browser.",
     "demo": "The whole path on published measurements: a report.",
     "experiment": "List the studies, or run one.",
 }

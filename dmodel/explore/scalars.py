@@ -145,9 +145,9 @@ class Scalars:
             found = self._step(step.name, step.parameters, [self.at[i] for i in step.reads])
             for place, value in zip(step.writes, found, strict=True):
                 self.at[place] = value
-        wanted = [self.at[place] for place in record.outputs]
+        wanted = [np.asarray(self.at[place]) for place in record.outputs]
         self.shapes = [np.shape(x) for x in wanted]
-        self.outputs = [int(i) for x in wanted for i in np.ravel(x)]  # type: ignore[arg-type]
+        self.outputs = [int(i) for x in wanted for i in np.ravel(x)]
 
     def _inputs(self, sizes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
         found, start = [], 0

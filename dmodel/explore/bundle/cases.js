@@ -32,6 +32,17 @@ var MAKERS = /^((NVIDIA|AMD|Instinct|Tesla|GeForce|Quadro|Intel(\(R\))?|Habana|A
 var OF_HUBS = /[-_\s](hf|base|instruct|chat|it|pt|v\d+(\.\d+)*)$/i;
 var TUNED = /[-_\s]+(sft|lora)$/i;
 var CUT = /[-_\s]+(\d+)[-_\s]?layers?$/i;
+function remembered(of) {
+  const found = /* @__PURE__ */ new Map();
+  return (...words) => {
+    const key = words.join("\n");
+    if (!found.has(key)) {
+      if (found.size > 5e3) found.clear();
+      found.set(key, of(...words));
+    }
+    return found.get(key);
+  };
+}
 var Catalog = class {
   constructor(data) {
     this.data = data;
@@ -57,7 +68,10 @@ var Catalog = class {
   spellings = /* @__PURE__ */ new Map();
   families = /* @__PURE__ */ new Map();
   patterns = [];
-  known(kind, name) {
+  known = remembered((kind, name) => this.knownAnew(kind, name));
+  stack = remembered((name) => this.stackAnew(name));
+  identify = remembered((name) => this.identifyAnew(name));
+  knownAnew(kind, name) {
     const of = this.spellings.get(kind);
     const bare = kind === "chips" ? name.trim().replace(MAKERS, "") : name;
     return of.get(fold(name)) ?? of.get(fold(bare));
@@ -97,7 +111,7 @@ var Catalog = class {
     return void 0;
   }
   /** Canonical id of a model, and how its name says that it is tuned. */
-  identify(name) {
+  identifyAnew(name) {
     const ending = TUNED.exec(name.trim());
     const base = ending ? name.trim().slice(0, ending.index) : name;
     const id = this.knownModel(base) ?? this.canonical("models", base);
@@ -116,10 +130,10 @@ var Catalog = class {
     return [...inherited, ...file.fact];
   }
   /** Family, variant, release and facts of a stack. */
-  stack(name) {
-    const at2 = name.indexOf("/");
-    const family = (at2 < 0 ? name : name.slice(0, at2)).trim();
-    const variant = at2 < 0 ? "" : name.slice(at2 + 1).trim();
+  stackAnew(name) {
+    const at = name.indexOf("/");
+    const family = (at < 0 ? name : name.slice(0, at)).trim();
+    const variant = at < 0 ? "" : name.slice(at + 1).trim();
     const found = this.knownFamily(family);
     const every = this.data.stacks._every.fact;
     const file = found && this.data.stacks[found[1]];
@@ -139,13 +153,17 @@ var Catalog = class {
 var NEWEST = [1e6];
 
 // programs.ts
-function at(records, path) {
-  let found = records;
-  for (const key of path.split(".")) found = found[key];
-  return found;
-}
+var KEYS = /* @__PURE__ */ new WeakMap();
 function inputs(program, records) {
-  return Float64Array.from(program.inputs, (path) => at(records, path));
+  let paths = KEYS.get(program);
+  if (!paths) KEYS.set(program, paths = program.inputs.map((path) => path.split(".")));
+  const found = new Float64Array(paths.length);
+  for (let i = 0; i < paths.length; i++) {
+    let value2 = records;
+    for (const key of paths[i]) value2 = value2[key];
+    found[i] = value2;
+  }
+  return found;
 }
 function outputs(program, records, all) {
   const y = new Float64Array(program.outputs.length);
@@ -280,16 +298,16 @@ function counted(of) {
 }
 function blocksByCost(layers2, head, pp) {
   const blocks = Array(pp).fill(0), share = (layers2 + head) / pp;
-  let at2 = 0;
+  let at = 0;
   for (let placed = 1; placed <= layers2; placed++) {
-    blocks[at2] += 1;
-    if (placed > share * (at2 + 1)) at2 += 1;
+    blocks[at] += 1;
+    if (placed > share * (at + 1)) at += 1;
   }
-  return [blocks, at2];
+  return [blocks, at];
 }
 function byCost(of) {
-  const [blocks, at2] = blocksByCost(Math.trunc(of.layers), of.head, Math.trunc(of.pp));
-  return { fullest: Math.max(...blocks), last: blocks[at2] + of.further, chunks: blocks, head: at2 };
+  const [blocks, at] = blocksByCost(Math.trunc(of.layers), of.head, Math.trunc(of.pp));
+  return { fullest: Math.max(...blocks), last: blocks[at] + of.further, chunks: blocks, head: at };
 }
 function fullButLast(of) {
   const chunks = of.pp * of.interleave, chunk = Math.ceil((of.layers + 2) / chunks);
@@ -692,7 +710,10 @@ var Resolver = class {
   usual;
   models;
   facts;
-  catalogModel(name) {
+  catalogModel = remembered((name) => this.catalogModelAnew(name));
+  parametersOf = remembered((name) => this.parameters(this.catalogModel(name)));
+  columnsOf = remembered((name) => this.columns(this.catalogModel(name)));
+  catalogModelAnew(name) {
     const id = name ? this.catalog.known("models", this.catalog.identify(name)[0]) : void 0;
     if (id === void 0) return null;
     return shortened(this.models.of(this.catalog.data.models[id].shape), this.catalog.cut(name)[1]);
@@ -712,18 +733,19 @@ var Resolver = class {
   }
   completed(question) {
     const { fromModel, constants } = this.catalog.data;
-    const open = (name) => !(name in question.columns);
+    const open = (name2) => !(name2 in question.columns);
     if (!SIZES.some(open)) return question;
     const built = this.catalogModel(question.text("model"));
     if (built === null) return question;
-    const known = { ...this.columns(built), n_params: this.parameters(built) };
-    const differs = (name) => {
-      const given = Number(question.columns[name]), at2 = known[name];
-      if (name === "n_params") return !!given && Math.abs(given / at2 - 1) > constants.far;
-      const counted2 = name === "n_experts" || name === "top_k" ? Math.max(given, 1) : given;
-      return name !== "vocab" && counted2 !== at2;
+    const name = question.text("model");
+    const known = { ...this.columnsOf(name), n_params: this.parametersOf(name) };
+    const differs = (name2) => {
+      const given = Number(question.columns[name2]), at = known[name2];
+      if (name2 === "n_params") return !!given && Math.abs(given / at - 1) > constants.far;
+      const counted2 = name2 === "n_experts" || name2 === "top_k" ? Math.max(given, 1) : given;
+      return name2 !== "vocab" && counted2 !== at;
     };
-    if ([...fromModel, "n_params"].some((name) => !open(name) && differs(name))) return question;
+    if ([...fromModel, "n_params"].some((name2) => !open(name2) && differs(name2))) return question;
     const dense = !(known.n_experts > 1);
     const names = fromModel.filter((n) => !dense || n !== "n_experts" && n !== "top_k");
     const filled = [...names, "seq_len"].filter(open).map((n) => [n, known[n]]);
@@ -755,7 +777,7 @@ var Resolver = class {
   tuning(question) {
     return String(question.settings.tuning || this.catalog.identify(question.text("model"))[1]);
   }
-  words(question, at2, chip) {
+  words(question, at, chip) {
     const stack = this.catalog.stack(question.text("stack")), layerCount = question.need("n_layers");
     const zero = question.number("zero_stage");
     return {
@@ -774,11 +796,11 @@ var Resolver = class {
       n_experts: Math.max(question.number("n_experts") || 1, 1),
       top_k: question.number("top_k") || 1,
       n_layers: layerCount,
-      stage_layers: layerCount / at2.pp,
+      stage_layers: layerCount / at.pp,
       devices: question.need("n_accel"),
       accel_per_node: question.number("accel_per_node"),
       seq_len: question.need("seq_len"),
-      ...at2,
+      ...at,
       zero: zero ?? 1,
       shard: question.number("shard"),
       interleave: question.number("interleave"),
@@ -803,21 +825,21 @@ var Resolver = class {
   plain(values) {
     return Object.fromEntries(Object.entries(values).filter(([, each]) => !isRule(each)));
   }
-  layout(question, at2, values) {
-    const etp = question.number("etp") || 1, ranks = at2.dp * at2.tp * at2.cp;
+  layout(question, at, values) {
+    const etp = question.number("etp") || 1, ranks = at.dp * at.tp * at.cp;
     const given = question.number("zero_stage");
     const zero = Number(values.zero ?? given ?? 1);
     const written = values.shard ?? question.number("shard") ?? null;
-    const shard = zero === 0 ? 1 : written !== null ? Number(written) : at2.dp;
+    const shard = zero === 0 ? 1 : written !== null ? Number(written) : at.dp;
     const filled = (name) => question.number(name) ?? Number(values[name] || 1);
     return {
-      dp: at2.dp,
-      tp: at2.tp,
-      cp: at2.cp,
-      pp: at2.pp,
-      ep: Math.min(at2.ep, ranks / etp),
+      dp: at.dp,
+      tp: at.tp,
+      cp: at.cp,
+      pp: at.pp,
+      ep: Math.min(at.ep, ranks / etp),
       etp,
-      sp: Number(values.sp ?? question.number("sp") ?? Number(at2.tp > 1)),
+      sp: Number(values.sp ?? question.number("sp") ?? Number(at.tp > 1)),
       zero,
       shard,
       interleave: filled("interleave"),
@@ -825,14 +847,14 @@ var Resolver = class {
       global_batch: question.need("global_batch")
     };
   }
-  software(question, at2, words) {
+  software(question, at, words) {
     const of = this.catalog.stack(question.text("stack")), { first } = this.catalog.data;
     const isFirst = (fact) => Object.keys({ ...fact.set, ...fact.means }).some((name) => first.includes(name));
     const early = this.applied(question, of.facts.filter(isFirst), words);
     const values = this.evaluated(early.values, words);
-    const layout = this.layout(question, at2, values);
+    const layout = this.layout(question, at, values);
     const { recompute: _, ...seen } = values;
-    const asked = { ...words, ...seen, ...layout, replicas: at2.dp / layout.shard };
+    const asked = { ...words, ...seen, ...layout, replicas: at.dp / layout.shard };
     const late = this.applied(question, of.facts.filter((fact) => !isFirst(fact)), asked);
     const known = { ...asked, ...this.plain(late.values) };
     const settings = new Set(Object.keys(question.settings));
@@ -855,7 +877,7 @@ var Resolver = class {
   known(question) {
     const built = this.catalogModel(question.text("model"));
     if (built === null) return null;
-    const columns = this.columns(built);
+    const columns = this.columnsOf(question.text("model"));
     const same = WRITTEN.every((name) => question.need(name) === columns[name]);
     const experts = Math.max(question.number("n_experts") || 1, 1);
     return same && experts === columns.n_experts ? built : null;
@@ -934,18 +956,18 @@ var Resolver = class {
     const open = given <= 0 && known >= 0;
     return sized(found, { tied_embeddings: open ? known : Number(tied) });
   }
-  stageLeaves(question, at2, values, built, interleave) {
+  stageLeaves(question, at, values, built, interleave) {
     const text = question.text("stage_layers"), count = question.need("n_layers");
     const written = text.split(/\s+/).filter(Boolean).map(Number);
     const sum = written.reduce((a, b) => a + b, 0);
-    if (text && (written.length !== at2.pp || sum !== count || written.some((n) => !(n >= 0))))
-      throw new InputError(`stage_layers: expected ${at2.pp} numbers that add up to ${count}`);
-    if (at2.pp <= 1) return [0, 0];
+    if (text && (written.length !== at.pp || sum !== count || written.some((n) => !(n >= 0))))
+      throw new InputError(`stage_layers: expected ${at.pp} numbers that add up to ${count}`);
+    if (at.pp <= 1) return [0, 0];
     const width = own(built.model, "d_model");
     const head = headCost(width, value(built, "d_ff", width), own(built.model, "vocab"));
     const whole = own(built.model, "n_layers");
     const kinds = this.kinds(built, whole);
-    const of = { layers: whole, head, pp: at2.pp, interleave, further: layers(built) - whole, kinds };
+    const of = { layers: whole, head, pp: at.pp, interleave, further: layers(built) - whole, kinds };
     return stages(String(values.stages ?? "counted"), of, written);
   }
   kinds(built, whole) {
@@ -972,9 +994,9 @@ var Resolver = class {
   resolve(asked) {
     let question = this.completed(asked);
     this.check(question);
-    const at2 = this.degrees(question), { data } = this.catalog;
+    const at = this.degrees(question), { data } = this.catalog;
     const chip = this.catalog.knownAs(question.text("accelerator"));
-    const soft = this.software(question, at2, this.words(question, at2, chip));
+    const soft = this.software(question, at, this.words(question, at, chip));
     const meant = {};
     if ("vocab" in soft.first) meant.vocab = soft.first.vocab;
     if (question.text("recompute") && "recompute" in soft.first)
@@ -987,7 +1009,7 @@ var Resolver = class {
     for (const name of Object.keys(data.leaves))
       if (name in soft.values) leaves[name] = Number(soft.values[name]);
     const { interleave } = soft.layout;
-    const [excess, displaced] = this.stageLeaves(question, at2, soft.values, raw, interleave);
+    const [excess, displaced] = this.stageLeaves(question, at, soft.values, raw, interleave);
     Object.assign(leaves, { stage_excess: excess, head_displaces: displaced }, soft.layout, {
       flash: Number(question.text("attention") !== "none"),
       operand_bytes: data.operands[question.precision]
@@ -1079,30 +1101,30 @@ function adapters(settings, shape) {
     adapter_dropout: Number(settings.adapter_dropout ?? 0)
   };
 }
-function* problems(question, at2) {
+function* problems(question, at) {
   const heads = question.need("n_heads"), kv = question.number("n_kv_heads");
   const width = question.need("d_model"), depth = question.need("n_layers");
   const experts = question.number("n_experts") || 1, visited = question.number("top_k") || 1;
   const batch = question.need("global_batch"), length = question.need("seq_len");
-  const micro = at2.micro_batch || 1, chunks = at2.pp * (question.number("interleave") || 1);
+  const micro = at.micro_batch || 1, chunks = at.pp * (question.number("interleave") || 1);
   const shard = question.number("shard");
   if (kv && heads % kv) yield `n_heads = ${heads} is not divisible by n_kv_heads = ${kv}`;
   if (!question.number("head_dim") && width % heads)
     yield `head_dim is blank and d_model = ${width} is not divisible by n_heads = ${heads}`;
   if (visited > experts) yield `top_k = ${visited} is more than n_experts = ${experts}`;
-  if (!divides(at2.tp, heads)) yield `tp = ${at2.tp} does not divide n_heads = ${heads}`;
-  if (at2.pp > depth) yield `pp = ${at2.pp} stages for n_layers = ${depth}`;
-  if (at2.pp > 1 && at2.pp <= depth && depth <= chunks - at2.pp)
+  if (!divides(at.tp, heads)) yield `tp = ${at.tp} does not divide n_heads = ${heads}`;
+  if (at.pp > depth) yield `pp = ${at.pp} stages for n_layers = ${depth}`;
+  if (at.pp > 1 && at.pp <= depth && depth <= chunks - at.pp)
     yield `pp\xB7interleave = ${chunks} chunks for n_layers = ${depth}: chunks would have no layer`;
-  if (!divides(at2.cp, length)) yield `cp = ${at2.cp} does not divide seq_len = ${length}`;
-  if (!divides(at2.dp * micro, batch))
-    yield `global_batch = ${batch} is not divisible by dp\xB7micro_batch = ${at2.dp}\xB7${micro}`;
+  if (!divides(at.cp, length)) yield `cp = ${at.cp} does not divide seq_len = ${length}`;
+  if (!divides(at.dp * micro, batch))
+    yield `global_batch = ${batch} is not divisible by dp\xB7micro_batch = ${at.dp}\xB7${micro}`;
   for (const name of ["stage_excess", "head_displaces"])
     if (Number(question.settings[name] ?? 0) > depth) yield `${name} is more than n_layers`;
   if (batch * length > 1e12)
     yield `global_batch \xB7 seq_len = ${batch * length} tokens a step: expected at most 1e12`;
-  if (shard && at2.dp % shard) yield `shard = ${shard} does not divide dp = ${at2.dp}`;
-  if (!divides(at2.ep, experts)) yield `ep = ${at2.ep} does not divide n_experts = ${experts}`;
+  if (shard && at.dp % shard) yield `shard = ${shard} does not divide dp = ${at.dp}`;
+  if (!divides(at.ep, experts)) yield `ep = ${at.ep} does not divide n_experts = ${experts}`;
 }
 
 // cases.ts

@@ -42,6 +42,19 @@ const OF_HUBS = /[-_\s](hf|base|instruct|chat|it|pt|v\d+(\.\d+)*)$/i;
 const TUNED = /[-_\s]+(sft|lora)$/i;
 const CUT = /[-_\s]+(\d+)[-_\s]?layers?$/i;
 
+/** A function of texts that computes each answer once. */
+export function remembered<A extends string[], R>(of: (...words: A) => R): (...words: A) => R {
+  const found = new Map<string, R>();
+  return (...words) => {
+    const key = words.join("\n");
+    if (!found.has(key)) {
+      if (found.size > 5000) found.clear();
+      found.set(key, of(...words));
+    }
+    return found.get(key)!;
+  };
+}
+
 type Named = "chips" | "systems" | "models";
 
 /** Names of a catalog, and the stacks that its files describe. */
@@ -70,7 +83,11 @@ export class Catalog {
     this.patterns.sort((a, b) => b[0].length - a[0].length);
   }
 
-  known(kind: Named, name: string): string | undefined {
+  known = remembered((kind: Named, name: string) => this.knownAnew(kind, name));
+  stack = remembered((name: string) => this.stackAnew(name));
+  identify = remembered((name: string) => this.identifyAnew(name));
+
+  private knownAnew(kind: Named, name: string): string | undefined {
     const of = this.spellings.get(kind)!;
     const bare = kind === "chips" ? name.trim().replace(MAKERS, "") : name;
     return of.get(fold(name)) ?? of.get(fold(bare));
@@ -117,7 +134,7 @@ export class Catalog {
   }
 
   /** Canonical id of a model, and how its name says that it is tuned. */
-  identify(name: string): [string, string] {
+  private identifyAnew(name: string): [string, string] {
     const ending = TUNED.exec(name.trim());
     const base = ending ? name.trim().slice(0, ending.index) : name;
     const id = this.knownModel(base) ?? this.canonical("models", base);
@@ -140,7 +157,7 @@ export class Catalog {
   }
 
   /** Family, variant, release and facts of a stack. */
-  stack(name: string) {
+  private stackAnew(name: string) {
     const at = name.indexOf("/");
     const family = (at < 0 ? name : name.slice(0, at)).trim();
     const variant = at < 0 ? "" : name.slice(at + 1).trim();

@@ -17,15 +17,19 @@ export interface Case {
 
 type Tree = { [key: string]: unknown };
 
-export function at(records: unknown, path: string): number {
-  let found = records;
-  for (const key of path.split(".")) found = (found as Tree)[key];
-  return found as number;
-}
+const KEYS = new WeakMap<Program, string[][]>();
 
 /** Numbers of records in the order in which a program reads them. */
 export function inputs(program: Program, records: unknown): Float64Array {
-  return Float64Array.from(program.inputs, (path) => at(records, path));
+  let paths = KEYS.get(program);
+  if (!paths) KEYS.set(program, (paths = program.inputs.map((path) => path.split("."))));
+  const found = new Float64Array(paths.length);
+  for (let i = 0; i < paths.length; i++) {
+    let value = records;
+    for (const key of paths[i]) value = (value as Tree)[key];
+    found[i] = value as number;
+  }
+  return found;
 }
 
 /** Outputs of a program by their paths. */

@@ -1,6 +1,6 @@
 /** From words to records: dmodel/resolve.py in the browser, by the same data files. */
 
-import { type Catalog, type Fact, InputError, type Table, type Value } from "./catalog";
+import { type Catalog, type Fact, InputError, remembered, type Table, type Value } from "./catalog";
 import { Facts, isRule, type Words } from "./facts";
 import { headCost, RULES, stages } from "./layouts";
 import { machine } from "./machine";
@@ -65,7 +65,11 @@ export class Resolver {
     this.facts = new Facts(catalog);
   }
 
-  catalogModel(name: string): Built | null {
+  private catalogModel = remembered((name: string) => this.catalogModelAnew(name));
+  private parametersOf = remembered((name: string) => this.parameters(this.catalogModel(name)!));
+  private columnsOf = remembered((name: string) => this.columns(this.catalogModel(name)!));
+
+  private catalogModelAnew(name: string): Built | null {
     const id = name ? this.catalog.known("models", this.catalog.identify(name)[0]) : undefined;
     if (id === undefined) return null;
     return shortened(this.models.of(this.catalog.data.models[id].shape), this.catalog.cut(name)[1]);
@@ -93,7 +97,8 @@ export class Resolver {
     if (!SIZES.some(open)) return question;
     const built = this.catalogModel(question.text("model"));
     if (built === null) return question;
-    const known = { ...this.columns(built), n_params: this.parameters(built) };
+    const name = question.text("model");
+    const known = { ...this.columnsOf(name), n_params: this.parametersOf(name) };
     const differs = (name: string) => {
       const given = Number(question.columns[name]), at = (known as Sizes)[name];
       if (name === "n_params") return !!given && Math.abs(given / at - 1) > constants.far;
@@ -218,7 +223,7 @@ export class Resolver {
   private known(question: Question): Built | null {
     const built = this.catalogModel(question.text("model"));
     if (built === null) return null;
-    const columns = this.columns(built);
+    const columns = this.columnsOf(question.text("model"));
     const same = WRITTEN.every((name) => question.need(name) === columns[name]);
     const experts = Math.max(question.number("n_experts") || 1, 1);
     return same && experts === columns.n_experts ? built : null;

@@ -1,0 +1,36 @@
+"""The command that writes the explorer."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dmodel.cli.output import say
+
+
+def command(
+    profile: Annotated[
+        str, typer.Option(help="Profile whose coefficients the page has: a name or a file.")
+    ] = "generic",
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("explorer.html"),
+    open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+) -> None:
+    """Write the model as a page that answers in any browser, without a server.
+
+    The first page takes a minute or two: the model's formulas are written as JavaScript, and kept.
+    """
+    from dmodel.errors import InputError
+    from dmodel.explore.page import page
+    from dmodel.profiles import load
+
+    text = page(load(profile), say)
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--out {out}: cannot be written ({error.strerror})") from None
+    say(f"{out}: {len(text.encode()) / 1e6:.2f} MB")
+    if open_:
+        webbrowser.open(out.resolve().as_uri())

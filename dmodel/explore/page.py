@@ -1,0 +1,146 @@
+"""The page: one file with the model's programs, the catalog and a profile, for any browser."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from importlib import resources
+from typing import Any
+
+from dmodel import entries
+from dmodel.catalog.models import transformer
+from dmodel.coefficients import SPECS
+from dmodel.explore.data import document
+from dmodel.explore.structures import models, programs
+from dmodel.footprint import LEAST, SPREAD
+from dmodel.profiles import Profile
+
+FEWEST = 2
+"""Models of the catalog that a structure has at least, for its programs to be on the page."""
+
+SLIDERS = {
+    "peak": "Peak rate",
+    "bandwidth.memory": "Memory bandwidth",
+    "bandwidth.intra": "Inner bandwidth",
+    "bandwidth.inter": "Outer bandwidth",
+}
+"""Numbers of the machine that the page changes by a factor, and their titles."""
+
+Document = dict[str, Any]
+
+
+def page(profile: Profile, tell: Callable[[str], None] = lambda _: None) -> str:
+    """The text of the page.
+
+    Args:
+      profile: whose coefficients it has. tell: takes a line for each structure that is written.
+    """
+    programs_of, packed = {}, {}
+    for name, known in models().items():
+        if len(known) < FEWEST:
+            continue
+        made = _programs(name, known[0], tell)
+        texts = {key: one.pop("text") for key, one in made.items()}
+        programs_of[name], packed[name] = made, _packed(name, texts)
+    own = _profile(profile)
+    given = {
+        "data": document(),
+        "profile": own,
+        "programs": programs_of,
+        "packed": packed,
+        "id": identity(own),
+    }
+    return written(given, f"{profile.name} ({given['id']})")
+
+
+def identity(profile: Document) -> str:
+    """Eight digits that stand for the numbers of a profile."""
+    return hashlib.sha256(json.dumps(profile, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _programs(name: str, model: str, tell: Callable[[str], None]) -> Document:
+    """Programs of a structure as plain data, kept for the next time."""
+    place, source = entries.folder("explorer"), entries.sources("dmodel")
+    key = entries.key_of([source, name]) if source else None
+    known = entries.read(place, key) if place and key else None
+    if known is not None:
+        return json.loads(known.content)
+    tell(f"writing the programs of {name}")
+    made = {key: one._asdict() for key, one in programs(transformer(model))._asdict().items()}
+    if place and key:
+        entries.write(place, key, entries.Entry({}, json.dumps(made).encode()))
+    return made
+
+
+def _packed(name: str, texts: Mapping[str, str]) -> str:
+    """A script that sets the programs of a structure, compressed."""
+    pairs = ",".join(f"{json.dumps(key)}:{text}" for key, text in texts.items())
+    script = f"dmodelPrograms[{json.dumps(name)}]={{{pairs}}};"
+    return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
+
+
+def _profile(profile: Profile) -> Document:
+    """A profile's coefficients and footprints; covariances are left out."""
+    offsets = {
+        grouping: {name: _numbers(values) for name, values in of.items()}
+        for grouping, of in profile.offsets.items()
+    }
+    footprints = {name: _fitted(one) for name, one in profile.footprints.items()}
+    return {
+        "name": profile.name,
+        "names": list(SPECS),
+        "shares": [spec.bound == "share" for spec in SPECS.values()],
+        "center": _numbers(profile.center),
+        "offsets": offsets,
+        "footprints": footprints,
+        "least": {"footprint": _plain(LEAST), "spread": SPREAD},
+    }
+
+
+def _numbers(values: Any) -> list[float]:
+    return [float(x) for x in values]
+
+
+def _fitted(one: Any) -> Document:
+    return {"footprint": _plain(one.footprint), "spread": float(one.spread)}
+
+
+def _plain(record: Any) -> dict[str, float]:
+    return {name: float(value) for name, value in vars(record).items()}
+
+
+def _file(folder: str, name: str) -> str:
+    place = resources.files("dmodel.explore") / folder / name
+    return place.read_text(encoding="utf-8")
+
+
+def _sum(text: str) -> str:
+    """A text as a content security policy names it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _slider(name: str, title: str) -> str:
+    return (
+        f'<div class="slider"><label for="{name}">{title}</label>'
+        f'<input id="{name}" type="range" min="-3" max="3" step="0.05">'
+        f'<output id="{name}-text" for="{name}"></output></div>'
+    )
+
+
+def written(given: Document, profile: str) -> str:
+    """The page around its data; only its own style, script and programs may run."""
+    style, script = _file("source", "page.css"), _file("bundle", "page.js").strip()
+    policy = f"default-src 'none'; script-src {_sum(script)} blob:; style-src {_sum(style)}"
+    parts = {
+        "policy": policy,
+        "style": style,
+        "profile": profile,
+        "sliders": "\n".join(_slider(*each) for each in SLIDERS.items()),
+        "given": json.dumps(given, separators=(",", ":")).replace("<", "\\u003c"),
+        "script": script,
+    }
+    head, *rest = _file("source", "page.html").split("{{")
+    return head + "".join(parts[name] + text for name, text in (x.split("}}", 1) for x in rest))
