@@ -289,6 +289,8 @@ def _ignored(job: DesignJob, ways: Any) -> tuple[dict[str, bool], str]:
             "a run's sizes are searched by gradient, with every plan at each, and have one best "
             "plan"
         )
+    if ways.starts is not None and ways.method in (None, METHOD):
+        return {"--starts": True}, "plans are all looked at; --method gradient or both has starts"
     return {"--law": bool(ways.law), "--failures": ways.failures}, (
         "the sizes of the run are given, so only its plan is searched; --free, --loss, --flop "
         "or a range ask for a run"

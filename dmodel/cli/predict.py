@@ -128,8 +128,9 @@ def command(
             json,
         )
     else:
-        for option, given in (("--against", against), ("--explain", explain), ("--peak", peak)):
-            if given is not None:
+        one = {"--against": against, "--explain": explain, "--peak": peak, "--anyway": anyway}
+        for option, given in one.items():
+            if given not in (None, False):
                 raise InputError(f"{option} is about one plan; leave it out, or the trace file")
         _refuse_plan_options(job, degrees, amount, terms)
         check_apart(out, traces)

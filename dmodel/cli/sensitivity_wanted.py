@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from dmodel.sensitivity.case import Inputs
 
 
+DEADLINE_DAYS = 90.0
+"""Time of the largest run where none is said [day]."""
+
+
 class Wanted(NamedTuple):
     """What of the answer is wanted: the options of the command."""
 
@@ -26,7 +30,7 @@ class Wanted(NamedTuple):
     interact: int = 0
     axes: str = ""
     loss: float | None = None
-    deadline_days: float = 90.0
+    deadline_days: float = DEADLINE_DAYS
     check: bool = False
     report: Path | None = None
 
@@ -35,6 +39,7 @@ def check_options(w: Wanted, degrees: Degrees) -> None:
     """Refuse what can be seen to be wrong before anything is searched, and options that would be
     ignored."""
     _check_followed(w, degrees)
+    _check_goal(w)
     _check_base(w.base)
     for text in w.ranges or ():
         range_of(text)
@@ -56,6 +61,19 @@ def _check_followed(w: Wanted, degrees: Degrees) -> None:
     elif w.follow:
         raise InputError(
             "--follow searches the best plan again along an input: expected --reoptimize with it"
+        )
+
+
+def _check_goal(w: Wanted) -> None:
+    """Refuse a loss and a time of outputs that ask for none."""
+    from dmodel.sensitivity.outputs import output_name
+
+    output, given = output_name(w.output), w.deadline_days != DEADLINE_DAYS
+    if w.loss is not None and output != "time_to_loss":
+        raise InputError("--loss is of --output time_to_loss; leave it out, or ask for that output")
+    if given and output != "largest_run":
+        raise InputError(
+            "--deadline-days is of --output largest_run; leave it out, or ask for that output"
         )
 
 
