@@ -202,7 +202,7 @@ def test_chips_of_makers_that_nobody_has_measured_are_the_least_known(profile, c
     base = profile.stack_covariances.get(stack, profile.covariance)
     expected = np.diag(base).copy()
     for group in (g for g in groups if g in profile.widths):
-        own = uncertainty.NEW_SOFTWARE.get(group, 1.0)
+        own = uncertainty.STRANGERS.get(group, 1.0)
         factor = uncertainty.NEW_MAKER if group in wider else own
         expected += (factor * profile.widths[group]) ** 2
     found = np.diag(uncertainty.covariance(profile, chip, stack))
@@ -226,12 +226,10 @@ def test_software_on_a_makers_chips_for_the_first_time_is_less_known(profile):
         brought - base, uncertainty.NEW_MAKER**2 * sum(width.values()), rtol=1e-9, atol=1e-12
     )
     there = np.diag(uncertainty.covariance(knows, "MI300X", "own"))
-    of_software = sum(
-        (uncertainty.NEW_SOFTWARE[g] * profile.widths[g]) ** 2 for g in uncertainty.NEW_SOFTWARE
+    unknown = sum(
+        (uncertainty.STRANGERS[g] * profile.widths[g]) ** 2 for g in ("lineage", "stack", "pair")
     )
-    np.testing.assert_allclose(
-        there - np.diag(profile.covariance), of_software + width["pair"], rtol=1e-9, atol=1e-12
-    )
+    np.testing.assert_allclose(there - np.diag(profile.covariance), unknown, rtol=1e-9, atol=1e-12)
 
 
 def test_sigma_points_carry_linear_and_quadratic_outputs_exactly():
