@@ -112,9 +112,11 @@ CASES = {
         "--offload": Case("--offload 0.5", "--output memory"),
         "--output": Case("--output memory"),
         "--top": Case("--top 3", shown=True),
-        "--reoptimize": Case("--reoptimize --follow chip.hbm_bytes"),
+        "--reoptimize": Case("--reoptimize --follow chip.hbm_bytes", slow=True),
         "--max-risk": Case("--max-risk 50%", "--reoptimize --follow chip.hbm_bytes"),
-        "--follow": Case("--follow chip.flops_per_s", "--reoptimize --follow chip.hbm_bytes"),
+        "--follow": Case(
+            "--follow chip.flops_per_s", "--reoptimize --follow chip.hbm_bytes", slow=True
+        ),
         "--global": Case("--global 64"),
         "--range": Case("--range chip.flops_per_s=1e14:4e14", "--global 64"),
         "--interactions": Case("--interactions 3"),

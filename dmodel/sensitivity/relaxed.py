@@ -77,10 +77,6 @@ class Program(NamedTuple):
     sharpness: float
     room: float = 1.0
 
-    def memory_at(self, logs: np.ndarray) -> float:
-        """Logarithm of the memory that a plan may need [byte], by those of the inputs."""
-        return float(logs[self.known.index("chip.hbm_bytes")] + np.log(self.room))
-
     @property
     def logarithmic(self) -> np.ndarray:
         """Which unknowns are logarithms."""
@@ -131,16 +127,9 @@ def fills_domain(p: Program) -> bool:
 
 
 def program(
-    case: Point,
-    *,
-    memory: float = 1.0,
-    sharpness: float = SHARPNESS,
-    level_names: Sequence[str] | None = None,
+    case: Point, *, sharpness: float = SHARPNESS, level_names: Sequence[str] | None = None
 ) -> Program:
     """State the program of a case.
-
-    Args:
-      memory: share of a device's memory that a plan may need [1].
 
     Raises:
       InputError: one device, which leaves nothing to choose.
@@ -171,7 +160,6 @@ def program(
         kinks=_kinks(known, unit, case.plan.layout.placement),
         total=Form("devices", sum((unit[d] for d in DEGREES), np.zeros(len(free))), {-1: -1.0}),
         sharpness=sharpness,
-        room=memory,
     )
 
 
@@ -296,7 +284,7 @@ def solve(p: Program, x: np.ndarray, devices: float, u: np.ndarray, sides: np.nd
     from scipy.optimize import minimize
 
     logs = p.logs(x, devices)
-    capacity = p.memory_at(logs)
+    capacity = logs[p.known.index("chip.hbm_bytes")] + np.log(p.room)
     a = np.stack(
         [-f.slope for f in p.limits] + [s * f.slope for s, f in zip(sides, p.kinks, strict=True)]
     )

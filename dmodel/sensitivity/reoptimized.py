@@ -104,7 +104,7 @@ def _limits_met(p: Program, s: Solved, logs: np.ndarray) -> list[Met]:
 def _memory_met(p: Program, at: Look, logs: np.ndarray) -> list[Met]:
     """The device's memory, where as much is needed as may be."""
     capacity = p.known.index("chip.hbm_bytes")
-    if not abs(at.memory[0] - p.memory_at(logs)) < 3.0 * MARGIN:
+    if not abs(at.memory[0] - logs[capacity] - np.log(p.room)) < 3.0 * MARGIN:
         return []
     slopes = at.memory_slopes[:, 0] * np.where(np.isfinite(p.known.values), p.known.values, 0.0)
     moved = (*p.places, p.shard)
@@ -205,7 +205,8 @@ def reoptimized(
       InputError: unknown output, one device, or nothing that fits.
     """
     names = [output_name(o) for o in outputs]
-    p = relaxed.program(case, memory=memory, sharpness=sharpness, level_names=level_names)
+    p = relaxed.program(case, sharpness=sharpness, level_names=level_names)
+    p = p._replace(room=memory)
     s = relaxed.optimum(p, seed=seed)
     at = look(p, s.u[:, None], p.known.values)
     active, residual = _active(p, s, at)
@@ -274,7 +275,8 @@ def resolved(
       names: of inputs, or "devices". step: logarithmic, to either side. memory: as of
         `reoptimized`.
     """
-    p = relaxed.program(case, memory=memory, sharpness=sharpness, level_names=level_names)
+    p = relaxed.program(case, sharpness=sharpness, level_names=level_names)
+    p = p._replace(room=memory)
     s, devices = relaxed.optimum(p, seed=seed), relaxed.n_devices(p.known)
     found = {}
     for name in names:
