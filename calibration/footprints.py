@@ -18,7 +18,8 @@ import numpy as np
 from calibration.traces import Cases
 from calibration.traces.table import IMPLAUSIBLE
 from dmodel.footprint import NAMES, Footprint, from_unconstrained, prior, to_unconstrained
-from dmodel.profiles.record import Fitted
+from dmodel.profiles.groupings import family
+from dmodel.profiles.record import Fitted, every_variant
 from dmodel.recorded import Recorded
 from dmodel.step import memory_use
 
@@ -33,6 +34,10 @@ NOISE, NOISE_ROWS = 0.06, 4.0
 KNOWN_WIDTH = 0.5
 """Width of the prior of a stack whose footprint a base profile has, over that of one that nobody
 has measured."""
+
+ANY_WIDTH = 1.0
+"""The same of a variant, about what other rows say of its family: those of another publisher may
+differ from it as any stacks do."""
 
 ENDS, SIDE = ("kept", "last_stage"), 1.5
 """Shares that data settle at one of their ends: descents start on both sides of each, so many prior
@@ -113,15 +118,18 @@ def _descend(evaluate: Evaluate, log_measured: np.ndarray, theta: np.ndarray) ->
     return _Point(theta, scale, _loss(residual, theta, scale))
 
 
-def fit_footprint(cases: Cases, start: Footprint | None = None) -> Fitted:
+def fit_footprint(
+    cases: Cases, start: Footprint | None = None, doubt: float = KNOWN_WIDTH
+) -> Fitted:
     """The footprint under which the peaks of some rows of one stack are what was measured.
 
     Args:
-      cases: rows with a measured peak. start: what a base profile knows of this stack.
+      cases: rows with a measured peak. start: what a base profile knows of this stack, or of its
+        family. doubt: width of the prior about it, over that of one that nobody has measured [1].
     """
     mean, width = prior()
     if start is not None:
-        mean, width = to_unconstrained(start), KNOWN_WIDTH * width
+        mean, width = to_unconstrained(start), doubt * width
     log_measured = np.log(cases.labels.peak_memory_bytes)
     rows = np.zeros((len(mean), len(cases)))
     of = PEAK_AND_SLOPE.varied(cases.model.replace(order=()), cases.plan, like=rows)
@@ -151,14 +159,37 @@ LEFT_OUT = ("lora", "offload", IMPLAUSIBLE)
 def fit_footprints(cases: Cases, known: Mapping[str, Fitted]) -> dict[str, Fitted]:
     """Footprints of all stacks that have rows with a measured peak, from what is known of them.
 
+    Variants of one family have most of their code in common: all of its rows are fitted first, and
+    each variant from there, so that few rows say something of the variants that have none. The
+    family's own entry stands for those (`dmodel.profiles.Profile.footprint_for`).
+
     Rows flagged `lora` or `offload` are left out: adapters, and optimizer state on the host, are no
     part of the model. So are rows that are hard to believe.
     """
     flags = cases.labels.flag.astype(str)
     beyond = np.any([np.char.find(flags, word) >= 0 for word in LEFT_OUT], axis=0)
-    measured = np.isfinite(cases.labels.peak_memory_bytes) & ~beyond
+    cases = cases.take(np.isfinite(cases.labels.peak_memory_bytes) & ~beyond)
+    stacks = cases.labels.stack.astype(str)
+    families = np.array([family(name) for name in stacks.tolist()])
     found = {}
-    for stack in np.unique(cases.labels.stack[measured]).tolist():
-        rows = cases.take(measured & (cases.labels.stack == stack))
-        found[stack] = fit_footprint(rows, known[stack].footprint if stack in known else None)
+    for name in np.unique(families).tolist():
+        rows = families == name
+        variants = np.unique(stacks[rows]).tolist()
+        common = every_variant(name)
+        alike, doubt = known.get(common), ANY_WIDTH
+        if len(variants) > 1:
+            alike, doubt = _fitted(cases.take(rows), known.get(common), alike), KNOWN_WIDTH
+            found[common] = alike
+        for variant in variants:
+            own = cases.take(stacks == variant)
+            found[variant] = _fitted(own, known.get(variant), alike, doubt)
     return found
+
+
+def _fitted(
+    cases: Cases, known: Fitted | None, alike: Fitted | None, doubt: float = ANY_WIDTH
+) -> Fitted:
+    """The fit of a stack's rows, from what is known of it; else from its family."""
+    if known is not None:
+        return fit_footprint(cases, known.footprint)
+    return fit_footprint(cases, alike.footprint if alike is not None else None, doubt)

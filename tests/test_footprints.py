@@ -2,6 +2,7 @@
 do not lead it; profiles keep it."""
 
 import json
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -146,3 +147,18 @@ def test_a_wrong_footprint_is_refused(change, tmp_path):
     path.write_text(json.dumps(document))
     with pytest.raises(InputError, match="footprints"):
         profiles.load(path)
+
+
+def test_a_variant_that_nobody_has_measured_is_as_its_family(cases):
+    """Two variants are fitted; of a third the family's footprint stands, with more doubt."""
+    stacks = np.where(np.arange(len(cases)) % 2 == 0, "torchtitan/one", "torchtitan/two")
+    variants = cases.replace(labels=cases.labels._replace(stack=stacks))
+    found = fit_footprints(variants, {})
+    assert set(found) == {"torchtitan/one", "torchtitan/two", "torchtitan/*"}
+    profile = replace(default_profile(), footprints=found)
+    third, common = profile.footprint_for("torchtitan/three"), found["torchtitan/*"]
+    assert third.footprint == common.footprint and third.spread > common.spread
+    assert profile.footprint_for("torchtitan/one") == found["torchtitan/one"]
+    assert profile.footprint_for("maxtext") == (LEAST, SPREAD)
+    error = np.abs(peaks(cases, third.footprint) / cases.labels.peak_memory_bytes - 1.0)
+    assert np.median(error) < 0.03

@@ -499,7 +499,21 @@ def test_a_pickle_is_never_read_and_told_how_to_convert(tmp_path):
 
 def test_a_memory_snapshot_beside_a_log_fills_its_peak():
     (row,) = read([SAMPLES / "trainer.log"], with_files=[SAMPLES / "memory_snapshot.json"]).rows
-    assert row["peak_memory_gib"] == "28"
+    assert row["peak_memory_gib"] == "28" and row["peak_kind"] == "allocated"
+
+
+@pytest.mark.parametrize(
+    ("sample", "kind"),
+    [
+        ("megatron_golden.json", "allocated"),
+        ("memory_snapshot.json", "allocated"),
+        ("memory_xla.txt", "planned"),
+        ("torchtitan_json.log", "reserved"),
+    ],
+)
+def test_a_peak_says_what_it_counts(sample, kind):
+    (row, *_) = read([SAMPLES / sample]).rows
+    assert row["peak_kind"] == kind
 
 
 def test_what_xla_plans_is_the_peak_of_a_maxtext_log(tmp_path):
@@ -507,7 +521,11 @@ def test_what_xla_plans_is_the_peak_of_a_maxtext_log(tmp_path):
     planned = "Total memory size: 45.5 GB, Output size: 10.1 GB, Temp size: 30.2 GB\n"
     (tmp_path / "run.log").write_text(planned + text)
     row = read([tmp_path / "run.log"]).rows[0]
-    assert row["peak_memory_gib"] == "45.5" and "what XLA plans" in row["note"]
+    assert (
+        row["peak_memory_gib"] == "45.5"
+        and row["peak_kind"] == "planned"
+        and "what XLA plans" in row["note"]
+    )
 
 
 def test_a_trace_without_steps_or_kernels_is_refused_with_what_to_do(tmp_path):

@@ -134,7 +134,7 @@ def _step(record: Record, environment: Mapping[str, Any]) -> dict[str, str]:
             + memory["temp_bytes"]
             - memory["alias_bytes"]
         )
-        cells["peak_memory_gib"] = f"{whole / GIB:.6g}"
+        cells |= {"peak_memory_gib": f"{whole / GIB:.6g}", "peak_kind": "planned"}
     return {name: str(value) for name, value in cells.items() if value != ""}
 
 

@@ -22,7 +22,6 @@ from dmodel.catalog.configs import read as read_config
 from dmodel.counts import parameters
 from dmodel.errors import InputError
 from dmodel.shape import catalog_shape, columns_of
-from dmodel.units import GIB
 
 Cells = dict[str, str]
 Words = dict[str, str]
@@ -70,7 +69,7 @@ def _told(path: Path, source: Source) -> tuple[str, dict[str, Any]]:
     """Kind of file, and values by column."""
     if memory.SIGN.search(source.text[: 1 << 20]):
         found = memory.peak(source, Result(source.name))
-        return "memory", {"peak_memory_gib": found.nbytes / GIB} if found else {}
+        return "memory", found.cells if found else {}
     if source.text.lstrip()[:1] == "{":
         return _of_json(path, source)
     if path.suffix == ".toml" or _SECTION.search(source.text):

@@ -57,6 +57,7 @@ def _row(result: Result, document: dict[str, Any]) -> None:
             "stack": STACK,
             "step_time_s": found.seconds if found else mean,
             "peak_memory_gib": peak / GIB if peak else None,
+            "peak_kind": "allocated" if peak else None,
             "note": "; ".join(notes),
         },
     )

@@ -140,6 +140,7 @@ def _row_of_run(result: Result, config: Config, steps: list[Step]) -> None:
         "tflops_reported": found.median("tflops"),
         "tokens_per_s_per_accel": found.median("tokens"),
         "peak_memory_gib": planned,
+        "peak_kind": "planned" if planned else None,
         "note": "; ".join([found.note, *notes]),
     }
     result.add(found.line, cells, steps=found.every)

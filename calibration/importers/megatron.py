@@ -200,6 +200,7 @@ def _row(result: Result, run: _Run, batch: int | None, steps: list[Step]) -> Non
         "step_time_s": seconds,
         "tflops_reported": found.median("tflops"),
         "peak_memory_gib": run.peak_mib / 1024.0 if run.peak_mib else None,
+        "peak_kind": "allocated" if run.peak_mib else None,
         "note": "; ".join([found.note, *says, *notes]),
     }
     result.add(found.line, cells, steps=found.every)

@@ -41,11 +41,17 @@ _TOTAL = re.compile(r"^Total bytes used: (\d{1,18})\b", re.MULTILINE)
 
 
 class Peak(NamedTuple):
-    """The highest use of a device [byte], and how it was told."""
+    """The highest use of a device [byte], of what kind, and how it was told."""
 
     nbytes: float
+    kind: str
     says: str
     stack: str
+
+    @property
+    def cells(self) -> dict[str, Any]:
+        """Columns of a row."""
+        return {"peak_memory_gib": self.nbytes / GIB, "peak_kind": self.kind}
 
 
 def is_pickle(data: bytes) -> bool:
@@ -63,7 +69,7 @@ def parse(source: Source) -> Result:
         return result
     result.add(
         1,
-        {"stack": found.stack, "peak_memory_gib": found.nbytes / GIB, "note": found.says},
+        {"stack": found.stack, **found.cells, "note": found.says},
     )
     return result
 
@@ -90,7 +96,7 @@ def _of_xla(text: str) -> Peak | None:
     if not sizes:
         return None
     says = f"what XLA plans for the largest of {len(sizes)} programs, of one device; not measured"
-    return Peak(max(sizes), says, "xla")
+    return Peak(max(sizes), "planned", says, "xla")
 
 
 def _planned(stats: Mapping[str, float]) -> float:
@@ -122,7 +128,7 @@ def _of_torch(source: Source, result: Result) -> Peak | None:
     events = max((len(_trace(traces, d)) for d in devices), default=0)
     span = f"peak over {events} recorded events" if events else "use when the snapshot was taken"
     says = f"{span}, tensors of one device; reserved {reserved / GIB:.4g} GiB"
-    return Peak(used, says, STACK)
+    return Peak(used, "allocated", says, STACK)
 
 
 def _ends(segments: Any) -> dict[int, tuple[float, float]]:

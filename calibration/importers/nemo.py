@@ -194,6 +194,7 @@ def _row(log: _Log, batch: int | None, steps: list[Step]) -> None:
         "tflops_reported": found.median("tflops"),
         "tokens_per_s_per_accel": found.median("tokens"),
         "peak_memory_gib": max(log.memory) / GIB if log.memory else None,
+        "peak_kind": "allocated" if log.memory else None,
         "note": "; ".join([found.note, *notes]),
     }
     log.result.add(found.line, cells, steps=found.every)

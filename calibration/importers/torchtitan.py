@@ -184,6 +184,7 @@ def _row(result: Result, log: _Log, run: list[Step]) -> None:
         "tflops_reported": found.median("tflops"),
         "mfu_reported": utilization / 100.0 if utilization else None,
         "peak_memory_gib": found.largest("memory"),
+        "peak_kind": "reserved" if found.largest("memory") else None,
         "note": "; ".join([found.note, *notes]),
     }
     result.add(found.line, cells, steps=found.every)

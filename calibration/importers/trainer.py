@@ -165,7 +165,7 @@ def _row(result: Result, run: _Run, stack: str) -> None:
     if time is None and not (run.tokens or run.throughput):
         return
     _hint(result, run)
-    cells = _cells(run) | {"stack": stack, "peak_memory_gib": _peak(run)}
+    cells = _cells(run) | {"stack": stack, **_peak(run)}
     rate = statistics.median(run.tokens) if run.tokens else None
     if time is None:
         every = statistics.median(run.throughput) if run.throughput else None
@@ -190,11 +190,13 @@ def _rated(run: _Run, rate: float | None) -> list[str]:
     return said
 
 
-def _peak(run: _Run) -> float | None:
-    """The highest use of memory that tensors had, else that was reserved."""
-    return next(
-        (run.memory[k] for k in ("active", "allocated", "reserved") if k in run.memory), None
-    )
+def _peak(run: _Run) -> dict[str, Any]:
+    """The highest use of memory that tensors had, else that was reserved, and its kind."""
+    known = [word for word in ("active", "allocated", "reserved") if word in run.memory]
+    if not known:
+        return {}
+    kind = "reserved" if known[0] == "reserved" else "allocated"
+    return {"peak_memory_gib": run.memory[known[0]], "peak_kind": kind}
 
 
 def _cells(run: _Run) -> dict[str, Any]:

@@ -17,6 +17,11 @@ __all__ = ["BY_NAME", "COLUMNS", "Column", "base_precision", "parse_number"]
 
 FLAGS = ("lora", "offload", "derived-from-tflops", "composed", "slow-unexplained", "implausible")
 
+PEAK_KINDS = ("allocated", "reserved", "driver", "planned")
+"""Kinds of peaks: bytes of tensors (PyTorch's `max_memory_allocated`); with blocks that its
+allocator holds and nobody uses (`max_memory_reserved`); all that the driver counts (`nvidia-smi`),
+the context and libraries' buffers among it; what XLA plans for a program (`memory_analysis`)."""
+
 MEASURED: tuple[Column, ...] = (
     real(
         "step_time_s",
@@ -31,6 +36,11 @@ MEASURED: tuple[Column, ...] = (
         "as published; its convention differs by source, so never fitted to",
     ),
     real("peak_memory_gib", "GiB", "highest use per device"),
+    text(
+        "peak_kind",
+        "what the peak counts: tensors, also cached blocks, all on the device, or a plan",
+        PEAK_KINDS,
+    ),
 )
 
 PROVENANCE: tuple[Column, ...] = (

@@ -3,6 +3,7 @@ data behind them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import numpy as np
 from dmodel.catalog.chips import COEFFICIENTS, trait
 from dmodel.coefficients import NAMES, SPECS, Coefficients, from_unconstrained, unconstrained
 from dmodel.footprint import LEAST, SPREAD, Footprint
-from dmodel.profiles.groupings import GROUPINGS, members
+from dmodel.profiles.groupings import GROUPINGS, family, members
 from dmodel.profiles.shipped import FITTED_TO_NOTHING, PRIOR
 
 
@@ -34,6 +35,20 @@ class Fitted(NamedTuple):
 
     footprint: Footprint
     spread: float
+
+
+VARIANTS = 0.14
+"""Root mean square of ln(measured / predicted) peaks of a variant by a fit of its family's others:
+over 19 variants of four families (`docs/notes/memory_in_bytes.md`)."""
+
+
+def every_variant(family: str) -> str:
+    """Name of what the variants of a family have in common.
+
+    >>> every_variant("torchtitan")
+    'torchtitan/*'
+    """
+    return f"{family}/*"
 
 
 class Scatter(NamedTuple):
@@ -144,9 +159,16 @@ class Profile:
         return replace(self, covariance=None, stack_covariances={}, pair_covariances={})
 
     def footprint_for(self, stack: str | None = None) -> Fitted:
-        """Footprint of a stack; of one that nobody has measured, the least, and how far that may be
+        """Footprint of a stack; of a variant that nobody has measured, that of its family
+        (`every_variant`), and of a family that nobody has, the least; with how far that may be
         off."""
-        return self.footprints.get(stack or "", Fitted(LEAST, SPREAD))
+        name = stack or ""
+        if name in self.footprints:
+            return self.footprints[name]
+        alike = self.footprints.get(every_variant(family(name)))
+        if alike is None:
+            return Fitted(LEAST, SPREAD)
+        return Fitted(alike.footprint, math.hypot(alike.spread, VARIANTS))
 
     def describe(
         self, accelerator: str | None = None, stack: str | None = None
