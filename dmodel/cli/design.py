@@ -1,5 +1,5 @@
-"""`dmodel design`: the best plan for a job, or sizes and plan of a whole run. With a certificate,
-prices of limits, launch settings."""
+"""`dmodel design`: the best plan for a job, or for each value of a list; or sizes and plan of a
+whole run. With a certificate, prices of limits, launch settings."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dmodel.cli.design_options import (
     fixed_job,
 )
 from dmodel.cli.design_plan import design_document, search, show_design
+from dmodel.cli.design_vary import Varied, Vary, check_many, check_one, jobs_of, varied_of
 from dmodel.cli.emitted import (
     EmitFile,
     EmitTo,
@@ -26,7 +27,7 @@ from dmodel.cli.emitted import (
     write_emitted,
 )
 from dmodel.cli.options import Json, takes
-from dmodel.cli.output import Document, deliver, say, stop
+from dmodel.cli.output import Document, check_figure, deliver, say, stop
 from dmodel.cli.run_options import Anyway, Terms, priced, stop_beyond_sense
 
 if TYPE_CHECKING:
@@ -77,6 +78,10 @@ Quick = Annotated[
         "--brief", help="The design and its certificate only: no prices of limits, laws or doubt."
     ),
 ]
+Figure = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.png", help="Draw tokens/s over the values of a list here."),
+]
 
 
 class Ways(NamedTuple):
@@ -110,15 +115,16 @@ def command(
     brief: Quick = False,
     emit: EmitTo = None,
     emit_out: EmitFile = None,
+    vary: Vary = None,
+    figure: Figure = None,
     anyway: Anyway = False,
     json: Json = False,
     job: DesignJob,
     terms: Terms,
 ) -> None:
     """Find the best plan that fits, or the best run: sizes, hardware and plan together."""
-    check(job)
-    check_run(job, terms)
     check_target(emit, emit_out)
+    check_figure(figure)
     ways = Ways(
         method,
         top,
@@ -133,9 +139,39 @@ def command(
         emit_out,
         json,
     )
-    check_ways(job, ways)
     job = job._replace(settings=priced(job.settings, terms))
-    (_run if job.is_run else _plan)(job, ways, terms, anyway)
+    varied = varied_of(job, vary or [])
+    jobs = jobs_of(job, varied)
+    for each in jobs:
+        check(each)
+        check_run(each, terms)
+        check_ways(each, ways)
+    if varied is not None and len(jobs) > 1:
+        check_many(jobs, ways)
+        _curve(jobs, varied, ways, terms, anyway, figure)
+        return
+    check_one(figure)
+    (_run if jobs[0].is_run else _plan)(jobs[0], ways, terms, anyway)
+
+
+def _curve(
+    jobs: list[DesignJob],
+    varied: Varied,
+    ways: Ways,
+    terms: Terms,
+    anyway: bool,
+    figure: Path | None,
+) -> None:
+    """The best plan for each value of a list."""
+    from dmodel.cli import design_curve
+
+    document = design_curve.answered(jobs, varied, ways, terms)
+    if figure is not None:
+        design_curve.draw(document, figure)
+    deliver(document, ways.json, design_curve.show)
+    if not design_curve.is_answered(document, anyway):
+        say("dmodel: no value has a plan that is an answer")
+        stop(1)
 
 
 def _plan(job: DesignJob, ways: Ways, terms: Terms, anyway: bool) -> None:

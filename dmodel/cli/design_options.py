@@ -37,8 +37,8 @@ class DesignJob(NamedTuple):
     devices: Annotated[
         str | None,
         typer.Option(
-            metavar="N|MIN:MAX",
-            help="Accelerators: a number, or a range to choose from.",
+            metavar="N|MIN:MAX|N1,N2,…",
+            help="Accelerators: a number, a range to choose from, or one search for each.",
             rich_help_panel=JOB,
         ),
     ] = None

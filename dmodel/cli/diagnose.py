@@ -9,7 +9,7 @@ import typer
 
 from dmodel.cli.compiled import ready
 from dmodel.cli.options import Degrees, Job, Json, takes
-from dmodel.cli.output import Document, check_apart, deliver, say
+from dmodel.cli.output import Document, check_figure, deliver, say
 from dmodel.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def command(
     from dmodel.cli.question import check_count
 
     check_count("neighbours", neighbours, 0)
-    _check_figure(figure, file)
+    check_figure(figure, file)
     if file is None:
         if line is not None:
             raise InputError("--line is of a file; name the file, or leave the option out")
@@ -78,17 +78,6 @@ def command(
     from dmodel.cli.diagnose_shown import show
 
     deliver(document, json, show)
-
-
-def _check_figure(figure: Path | None, file: Path | None) -> None:
-    """Refuse a figure that cannot be one, before anything is computed."""
-    if figure is None:
-        return
-    check_apart(figure, file)
-    if figure.suffix.lower() != ".png":
-        raise InputError(f"--figure {figure}: expected the name of a PNG file")
-    if not figure.parent.is_dir():
-        raise InputError(f"--figure {figure}: no folder {figure.parent}; name one that exists")
 
 
 def _plan(job: Job, degrees: Degrees, texts: list[str] | None) -> tuple[Stated, Measured]:

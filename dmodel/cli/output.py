@@ -90,6 +90,26 @@ def check_apart(out: Path | None, *files: Path | None) -> None:
         )
 
 
+def check_figure(figure: Path | None, file: Path | None = None) -> None:
+    """Refuse a figure that cannot be one, before anything is computed.
+
+    Args:
+      file: what the command reads.
+    Raises:
+      InputError: no PNG, in no folder, or the file to read.
+    """
+    if figure is None:
+        return
+    if _is_one_file(figure, file):
+        raise InputError(
+            f"--figure {figure}: is the file to read, which would be lost; name another one"
+        )
+    if figure.suffix.lower() != ".png":
+        raise InputError(f"--figure {figure}: expected the name of a PNG file")
+    if not figure.parent.is_dir():
+        raise InputError(f"--figure {figure}: no folder {figure.parent}; name one that exists")
+
+
 def _is_one_file(one: Path | None, other: Path | None) -> bool:
     """Whether two paths are there, and lead to one file."""
     if one is None or other is None or not one.exists() or not other.exists():

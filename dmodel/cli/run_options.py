@@ -103,13 +103,19 @@ def sense_lines(document: Document) -> list[str]:
     return [f"Unusual: {'; '.join(each['text'] for each in odd)}."] if odd else []
 
 
-def stop_beyond_sense(document: Document, anyway: bool) -> None:
-    """Exit code 1 where an answer is far beyond every published run."""
+def beyond_sense(document: Document) -> Document | None:
+    """What of an answer is far beyond every published run; None where nothing is."""
     from dmodel.sense import BEYOND
 
-    far = [o for o in document.get("sense", ()) if o["times"] is None or o["times"] > BEYOND]
-    if far and not anyway:
-        say(f"dmodel: no sane run: {far[0]['text']} (--anyway takes it for an answer)")
+    odd = document.get("sense", ())
+    return next((o for o in odd if o["times"] is None or o["times"] > BEYOND), None)
+
+
+def stop_beyond_sense(document: Document, anyway: bool) -> None:
+    """Exit code 1 where an answer is far beyond every published run."""
+    far = beyond_sense(document)
+    if far is not None and not anyway:
+        say(f"dmodel: no sane run: {far['text']} (--anyway takes it for an answer)")
         stop(1)
 
 
