@@ -40,6 +40,7 @@ class Case(NamedTuple):
     slow: bool = False
 
 
+LISTED = "--vary precision=bf16,fp16"
 DATES = "--tokens 1e12 --until 2027-06-01 --start 2026-06-01"
 JOB = {
     "--system": Case("--system H100-DGX"),
@@ -148,6 +149,8 @@ CASES = {
         "--budget-joules": Case("--budget-joules 1"),
         "--max-risk": Case("--max-risk 1%"),
         "--free": Case("--free batch --starts 1", slow=True),
+        "--vary": Case(LISTED),
+        "--figure": Case("--figure x.png", LISTED),
         "--objective": Case("--objective energy"),
     },
     "catalog": {"--toml": Case("--toml", shown=True)},
@@ -161,6 +164,10 @@ NOT_HERE = {
     "predict dates": ("predict", "--until 2027-01-01", "--until"),
     "predict begin": ("predict", "--tokens 1e12 --start 2026-01-01", "--start"),
     "design starts": ("design", "--starts 3", "--starts"),
+    "design figure": ("design", "--figure x.png", "--figure"),
+    "design list of plans": ("design", f"{LISTED} --top 2", "--top"),
+    "design list to launch": ("design", f"{LISTED} --emit megatron", "--emit"),
+    "design list of fronts": ("design", f"{LISTED} --pareto", "--pareto"),
     "design file": ("design", "--emit-out x.args", "name a framework"),
     "catalog toml": ("catalog", "", "--toml"),
 }

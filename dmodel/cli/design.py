@@ -169,8 +169,8 @@ def _curve(
     if figure is not None:
         design_curve.draw(document, figure)
     deliver(document, ways.json, design_curve.show)
-    if not design_curve.is_answered(document, anyway):
-        say("dmodel: no value has a plan that is an answer")
+    if why := design_curve.why_none(document, anyway):
+        say(f"dmodel: {why}")
         stop(1)
 
 

@@ -105,10 +105,16 @@ def _value(line: Document) -> Any:
     return line["value"]
 
 
-def is_answered(document: Document, anyway: bool) -> bool:
-    """Whether some value has a plan that is not far beyond every published run."""
+def why_none(document: Document, anyway: bool) -> str:
+    """Why no value has an answer, a plan that is not far beyond every published run; "" where one
+    has."""
     planned = [line for line in document["by"] if line["label"] is not None]
-    return any(anyway or not beyond_sense(line) for line in planned)
+    if not planned:
+        return "no value has a plan that fits"
+    far = [odd for line in planned if (odd := beyond_sense(line)) is not None]
+    if anyway or len(far) < len(planned):
+        return ""
+    return f"no sane run: {far[0]['text']} (--anyway takes it for an answer)"
 
 
 HEADER = (
@@ -216,7 +222,8 @@ def _remarks(line: Document) -> list[str]:
         odd = "; ".join(each["text"] for each in line.get("sense", ()))
         return [f"unusual: {odd}"] if odd else []
     binding = line["binding"] or {"message": "no plan found that fits"}
-    return [binding["message"], *(f"would fit: {r['message']}" for r in line["remedies"])]
+    fits = ", or ".join(remedy["message"] for remedy in line["remedies"])
+    return ["; would fit: ".join(filter(None, (binding["message"], fits)))]
 
 
 def draw(d: Document, figure: Path) -> None:
