@@ -3,6 +3,7 @@ refusals, exit codes."""
 
 import json
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -130,13 +131,14 @@ def test_without_a_plan_there_is_nothing_to_draw(tmp_path):
 def test_numbers_are_lines_in_order_and_words_are_bars():
     numbers = [Point(64, 600.0, 9.4, (0.5, 2.0)), Point(8, 80.0, 10.0, (0.5, 2.0))]
     left, right = curve("devices", numbers).axes
-    assert list(left.lines[0].get_xdata()) == [8.0, 64.0]
-    assert list(left.lines[1].get_ydata()) == [80.0, 640.0]
-    assert list(right.lines[0].get_ydata()) == [10.0, 9.4]
+    np.testing.assert_array_equal(left.lines[0].get_xdata(), [8.0, 64.0])
+    np.testing.assert_array_equal(left.lines[1].get_ydata(), [80.0, 640.0])
+    np.testing.assert_array_equal(right.lines[0].get_ydata(), [10.0, 9.4])
     assert left.get_ylim()[0] > 10.0 and right.get_ylim()[0] == 0.0
     assert (left.get_xscale(), left.get_yscale(), right.get_yscale()) == ("log", "log", "linear")
     bars, _ = curve("stack", [Point("a", 3.0, 1.0, None), Point("b", 6.0, 2.0, None)]).axes
-    assert [patch.get_width() for patch in bars.patches] == [3.0, 6.0]
+    shown = [patch.get_path().get_extents(patch.get_patch_transform()) for patch in bars.patches]
+    assert [box.width for box in shown] == pytest.approx([3.0, 6.0])
 
 
 BAD = {
