@@ -31,16 +31,14 @@ NUMBERS = {
 }
 """Numbers of one chip beside its rates, and the unit of each in the data file."""
 
-COEFFICIENTS = (
-    "power_demand",
-    "grouped_efficiency",
-    "matmul_efficiency",
-    "attention_efficiency",
-)
-"""Coefficients that single operations on some chips tell. power_demand: power that products ask for
-at the full clock over what the limit leaves. grouped_efficiency: share of their rate that products
-of experts keep. matmul_efficiency, attention_efficiency: shares of the peak of long products, and
+SINGLE = ("matmul_efficiency", "attention_efficiency")
+"""Coefficients that single operations on some chips tell: shares of the peak of long products, and
 of fused attention."""
+
+COEFFICIENTS = ("power_demand", "grouped_efficiency", *SINGLE)
+"""Those and others that some chips have beside. power_demand: power that products ask for at the
+full clock over what the limit leaves. grouped_efficiency: share of their rate that products of
+experts keep."""
 
 TRAITS = {"last_level_cache": "byte"} | dict.fromkeys(COEFFICIENTS, "1")
 """Numbers that only some chips have, and the unit of each: `COEFFICIENTS`, and last_level_cache,

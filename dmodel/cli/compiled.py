@@ -32,19 +32,14 @@ def ready() -> None:
 
 
 THREADS = "OPENBLAS_NUM_THREADS"
-"""How many threads numpy's linear algebra uses; it looks when it is loaded."""
+"""How many threads linear algebra of numpy and scipy uses; each looks when it is loaded."""
 
 
-def load_numpy_for_small_matrices() -> None:
-    """Load numpy with linear algebra on one thread, unless the user says how many: on matrices as
-    small as covariances of coefficients, threads wait longer than they work. Without effect where
-    numpy is loaded already."""
-    if THREADS in os.environ:
-        return
-    os.environ[THREADS] = "1"
-    import numpy  # noqa: F401
-
-    del os.environ[THREADS]
+def use_one_thread_for_matrices() -> None:
+    """Let linear algebra of numpy and scipy run on one thread, unless the user says how many: on
+    matrices as small as covariances of coefficients, threads wait longer than they work. Without
+    effect on what is loaded already."""
+    os.environ.setdefault(THREADS, "1")
 
 
 def keep_compiled_code() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dmodel.cli.compiled import load_numpy_for_small_matrices, ready
+from dmodel.cli.compiled import ready, use_one_thread_for_matrices
 from dmodel.cli.options import Json, ProfileOption, Strict, TraceFiles
 from dmodel.cli.output import Document, deliver, percent, say, show_lines, show_table, stop
 
@@ -25,7 +25,7 @@ def command(
 ) -> None:
     """Compare predicted with measured step times; without files, on the shipped published table, a
     fifth of which the profile `held-out` was not fitted on."""
-    load_numpy_for_small_matrices()
+    use_one_thread_for_matrices()
     from dmodel.cli.rows import faults, report_problems
     from dmodel.profiles import EVIDENCE
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dmodel.cli.compiled import ready
+from dmodel.cli.compiled import ready, use_one_thread_for_matrices
 from dmodel.cli.options import Json, Seed, Strict
 from dmodel.cli.output import (
     Document,
@@ -86,6 +86,7 @@ def command(
         raise InputError(f"--hold-out: expected a share from 0 to below 1, got {hold_out}")
     check_apart(out, *traces)
     _check_writable(out)
+    use_one_thread_for_matrices()
     ready()
     _fit(_rows(traces, strict, seed, json), out, profile, seed, hold_out, implausible, json)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dmodel.cli.compiled import load_numpy_for_small_matrices, ready
+from dmodel.cli.compiled import ready, use_one_thread_for_matrices
 from dmodel.cli.options import Degrees, Job, Json, Strict, takes
 from dmodel.cli.output import (
     Document,
@@ -235,7 +235,7 @@ def _given(record: Job | Degrees | Amount | Terms) -> list[str]:
 
 
 def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json: bool) -> None:
-    load_numpy_for_small_matrices()
+    use_one_thread_for_matrices()
     from calibration.traces import read, write
     from dmodel.cli.noticed import say_doubted, say_notes
     from dmodel.cli.rows import faults, predicted, report_problems

@@ -72,7 +72,7 @@ class Graph:
         values = [self.value(i) for i in reads]
         if all(v is not None for v in values):
             with np.errstate(all="ignore"):
-                return self.constant(OPERATIONS[name](parameters, *map(np.asarray, values)))
+                return self.constant(OPERATIONS[name](parameters)(*map(np.asarray, values)))
         simple = SIMPLER.get(name)
         same = simple(self, reads, values) if simple else None
         if same is not None:
@@ -164,7 +164,7 @@ class Scalars:
 
     def _step(self, name: str, parameters: tuple, reads: list[Any]) -> list[np.ndarray]:
         if name in MOVING:
-            found = OPERATIONS[name](parameters, *reads)
+            found = OPERATIONS[name](parameters)(*reads)
             return list(found) if isinstance(found, list) else [found]
         if name in ELEMENTWISE:
             return [self._by_element(name, parameters, reads)]

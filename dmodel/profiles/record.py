@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmodel.catalog.chips import COEFFICIENTS, trait
+from dmodel.catalog.chips import SINGLE, trait
 from dmodel.coefficients import NAMES, SPECS, Coefficients, from_unconstrained, unconstrained
 from dmodel.footprint import LEAST, SPREAD, Footprint
 from dmodel.profiles.groupings import GROUPINGS, family, members
@@ -133,7 +133,7 @@ class Profile:
         """Offsets of a chip that no fitted row ran on, by what the catalog tells of its single
         operations over what its generation has, `[coefficient]`."""
         alike = self.center + self.offsets["generation"].get(generation, 0.0)
-        told = {name: trait(chip, name) for name in COEFFICIENTS}
+        told = {name: trait(chip, name) for name in SINGLE}
         return np.array(
             [
                 unconstrained(name, value) - alike[i] if (value := told.get(name)) else 0.0

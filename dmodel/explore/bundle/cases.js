@@ -1001,6 +1001,8 @@ var Resolver = class {
     if ("vocab" in soft.first) meant.vocab = soft.first.vocab;
     if (question.text("recompute") && "recompute" in soft.first)
       meant.recompute = soft.first.recompute;
+    if (!question.text("attention") && "attention" in soft.first)
+      meant.attention = soft.first.attention;
     question = question.having(meant);
     const raw = this.model(question, soft.values);
     const experts = value(raw, "n_experts", 1);

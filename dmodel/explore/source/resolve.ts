@@ -361,6 +361,8 @@ export class Resolver {
     if ("vocab" in soft.first) meant.vocab = soft.first.vocab as number;
     if (question.text("recompute") && "recompute" in soft.first)
       meant.recompute = soft.first.recompute as string;
+    if (!question.text("attention") && "attention" in soft.first)
+      meant.attention = soft.first.attention as string;
     question = question.having(meant);
     const raw = this.model(question, soft.values);
     const experts = value(raw, "n_experts", 1);
