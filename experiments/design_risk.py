@@ -1,4 +1,4 @@
-"""The risk on memory of recommended plans, 64 jobs: without a limit, and with the usual one.
+"""The risk on memory of plans recommended for 64 jobs, without and with its limit.
 
 Claim: the plan that `dmodel design` recommends runs out of memory with a probability of at most a
 tenth, and this costs little time.

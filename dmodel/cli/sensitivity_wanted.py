@@ -66,9 +66,12 @@ def _check_followed(w: Wanted, degrees: Degrees) -> None:
 
 def _check_goal(w: Wanted) -> None:
     """Refuse a loss and a time of outputs that ask for none."""
+    given = w.deadline_days != DEADLINE_DAYS
+    if w.loss is None and not given:
+        return
     from dmodel.sensitivity.outputs import output_name
 
-    output, given = output_name(w.output), w.deadline_days != DEADLINE_DAYS
+    output = output_name(w.output)
     if w.loss is not None and output != "time_to_loss":
         raise InputError("--loss is of --output time_to_loss; leave it out, or ask for that output")
     if given and output != "largest_run":
