@@ -10,7 +10,7 @@ a power prior (Ibrahim and Chen 2000): the likelihood of the old rows to the pow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -21,6 +21,8 @@ from calibration.evaluate import fitted_rows
 from calibration.traces import Cases, Labels, to_cases
 from calibration.traces.published import fingerprints, of_families
 from dmodel.profiles import Profile, family, members
+from dmodel.records import Model
+from dmodel.records.model import stacked
 
 WEIGHT = 0.2
 """What a row of the base counts beside a new one: releases differ by more than the rows of one of
@@ -109,15 +111,30 @@ def _told_again(families: frozenset[str], base: Profile, at_hand: Sequence[str])
 
 def together(new: Cases, old: Cases | None) -> Cases:
     """New rows, then old ones, as `to_cases` makes both: of one number of network levels, one
-    schedule and one placement."""
+    schedule and one placement. Models have the kinds of layers of both."""
     if old is None:
         return new
-    records = ((c.system, c.model, c.plan) for c in (new, old))
-    system, model, plan = jax.tree.map(lambda *leaves: np.concatenate(leaves, -1), *records)
+    records = ((c.system, c.plan) for c in (new, old))
+    system, plan = jax.tree.map(lambda *leaves: np.concatenate(leaves, -1), *records)
     labels = Labels(
         *(np.concatenate(columns) for columns in zip(new.labels, old.labels, strict=True))
     )
-    return Cases(system=system, model=model, plan=plan, labels=labels)
+    return Cases(system=system, model=_models(new.model, old.model), plan=plan, labels=labels)
+
+
+def _models(new: Model, old: Model) -> Model:
+    """Models of both, `[row]`."""
+    order = new.order if new.order == old.order else ()
+    new, old = (model.replace(order=order) for model in (new, old))
+    if jax.tree.structure(new) == jax.tree.structure(old):
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves, -1), new, old)
+    return stacked([*_one_by_one(new), *_one_by_one(old)])
+
+
+def _one_by_one(model: Model) -> Iterator[Model]:
+    """The rows of a batch of models."""
+    for i in range(np.shape(model.d_model)[0]):
+        yield jax.tree.map(lambda leaf, i=i: leaf[i], model)
 
 
 @lru_cache(maxsize=8)

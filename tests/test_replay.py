@@ -16,7 +16,7 @@ from dmodel.errors import InputError
 from dmodel.profiles import GROUPINGS, family, load
 from tests.fitting import retimed
 
-FOUNDRY = "llm-foundry"
+FOUNDRY, BRIDGE = "llm-foundry", "megatron-bridge"
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +112,25 @@ def test_together_puts_old_rows_behind_new_ones(foundry):
     for found, first, last in zip(both.labels, new.labels, old.labels, strict=True):
         assert [str(x) for x in found] == [str(x) for x in (*first, *last)]
     assert replay.together(new, None) is new
+
+
+def test_rows_of_other_kinds_of_layers_are_fitted_beside_new_ones(base):
+    """Dense rows of a stack whose other rows have experts and more: every row keeps its time and
+    memory, and a fit of a few ends."""
+    rows = of(BRIDGE)
+    dense = published().select(
+        lambda row: family(row.stack) == BRIDGE and row.text("model") == "llama3.1-405b"
+    )
+    new = to_cases(dense)
+    assert jax.tree.structure(new.model) != jax.tree.structure(rows.model) and len(new) > 12
+    apart = [predict(each, base.certain) for each in (new, rows)]
+    found = predict(replay.together(new, rows), base.certain)
+    for name in ("step_time_s", "memory_bytes"):
+        expected = np.concatenate([getattr(each, name) for each in apart])
+        np.testing.assert_allclose(getattr(found, name), expected, rtol=1e-9)
+    few = new.take(np.arange(12))
+    assert replay.replay(few, base).rows is not None
+    assert "beside" in fit.fit(few, base, starts=1, polish=2).description
 
 
 def test_told_stacks_move_as_new_ones_from_where_they_are_and_the_center_stays(base):
