@@ -12,6 +12,14 @@ from calibration.traces import schema
 from calibration.traces.table import Row
 from dmodel.errors import InputError
 
+TABLES = (".csv", ".parquet", ".tsv")
+"""How names of tables end."""
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file is a table by its name; any other is a log or a profile."""
+    return path.suffix.lower() in TABLES
+
 
 class Lines:
     """A file's header, its rows, and the rows that are broken as lines, each with the reason."""

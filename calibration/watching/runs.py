@@ -14,6 +14,7 @@ from calibration.importers.steps import summary
 from calibration.importers.tables import together
 from calibration.importers.told import cells_of, flat
 from calibration.traces import read
+from calibration.traces.files import is_table
 from calibration.traces.questions import completed
 from calibration.traces.reader import measured_time, problems
 from calibration.traces.table import Row
@@ -21,9 +22,6 @@ from calibration.watching.changes import Change, Detector
 from calibration.watching.growing import Added, Log
 from dmodel.columns import CONFIGURATION
 from dmodel.errors import InputError
-
-TABLES = (".csv", ".parquet", ".tsv")
-"""How names of trace files end; any other file is a log."""
 
 
 class Run(NamedTuple):
@@ -230,7 +228,7 @@ def _is_whole(path: Path) -> bool:
 
 def followed(path: Path, known: Known) -> File:
     """A file, as its name says what it is."""
-    return (TableFile if path.suffix.lower() in TABLES else LogFile)(path, known)
+    return (TableFile if is_table(path) else LogFile)(path, known)
 
 
 class Folder:
@@ -270,7 +268,9 @@ class Folder:
 
     def _read(self, path: Path, to_end: bool) -> Iterator[News]:
         try:
-            file = self.files.setdefault(path, followed(path, self._known))
+            if path not in self.files:
+                self.files[path] = followed(path, self._known)
+            file = self.files[path]
             before = file.steps
             yield from file.read(to_end)
         except FileNotFoundError:  # gone since the folder was listed

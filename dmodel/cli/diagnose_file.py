@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from dmodel.diagnose.measured import Measured
     from dmodel.diagnose.subject import Stated
 
-TABLES = (".csv", ".parquet", ".tsv")
-"""How names of trace files end; any other file is a log or a profile."""
-
 
 def of_file(
     path: Path, line: int | None, job: Job, degrees: Degrees, texts: list[str] | None
@@ -30,8 +27,9 @@ def of_file(
     """
     _refuse_options(job, degrees)
     ready()
-    is_table = path.suffix.lower() in TABLES
-    rows = _of_table(path, job) if is_table else _of_log(path, job)
+    from calibration.traces.files import is_table
+
+    rows = _of_table(path, job) if is_table(path) else _of_log(path, job)
     row = _chosen(rows, path, line)
     return _stated(row, job.profile), _known(row, texts)
 
