@@ -41,7 +41,10 @@ With = Annotated[
     ),
 ]
 Name = Annotated[
-    str | None, typer.Option("--format", metavar="NAME", help="Format of the logs; default: seen.")
+    str | None,
+    typer.Option(
+        "--format", metavar="NAME", help="Format of the logs; default: by their contents."
+    ),
 ]
 Least = Annotated[float, typer.Option(help="Relative change that matters.")]
 Once = Annotated[bool, typer.Option("--once", help="Read what is there, and end.")]
