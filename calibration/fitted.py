@@ -78,7 +78,7 @@ def _versions() -> dict[str, str]:
     return {
         "python": sys.version.split()[0],
         **{name: metadata.version(name) for name in packages},
-        "dmodel": metadata.version("dmodel") if _installed("dmodel") else "source",
+        "dmodel": metadata.version("dmodel-jax") if _installed("dmodel-jax") else "source",
     }
 
 

@@ -3,6 +3,6 @@
 from importlib.metadata import PackageNotFoundError, version
 
 try:
-    __version__ = version("dmodel")
+    __version__ = version("dmodel-jax")
 except PackageNotFoundError:  # a source tree that nobody installed
     __version__ = "0+unknown"

@@ -7,7 +7,7 @@ than by the optimum.
 A dozen rows of a stack that the base has not seen are fitted; what their coefficients leave open of
 the stack's other rows is told by the profile (Laplace), by draws of the exact posterior (NUTS) and
 by fits of rows weighted at random (bootstrap). NUTS needs blackjax
-(`pip install dmodel[sampling]`). `python -m experiments.uncertainty_nuts [--targets …] [--draws N]
+(`pip install dmodel-jax[sampling]`). `python -m experiments.uncertainty_nuts [--targets …] [--draws N]
 [--seeds N] [--traces FILE…]`
 """
 
@@ -38,7 +38,7 @@ from experiments.divisions import shipped
 from experiments.study import arguments, deliver, rows, run, say, summary
 from experiments.targets import catalog, few_shot_targets
 
-NEEDS = "blackjax: pip install 'dmodel[sampling]'"
+NEEDS = "blackjax: pip install 'dmodel-jax[sampling]'"
 
 TARGETS = ("vtrain-multi", "llm-foundry", "nemo-launcher", "maxtext", "ultrascale")
 """Targets when none are named; those without rows are left out."""

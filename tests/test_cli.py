@@ -417,7 +417,7 @@ def test_experiments_are_listed_and_a_wrong_one_is_named():
     assert {"accuracy", "bench", "few_shot", "kinds"} <= set(names) and "study" not in names
     table = run("experiment").stdout
     assert all(name in table for name in names)
-    assert "uncertainty_nuts" not in names and "dmodel[sampling]" in table
+    assert "uncertainty_nuts" not in names and "dmodel-jax[sampling]" in table
     assert "accuracy" in run("experiment nobody", code=2).stderr
 
 

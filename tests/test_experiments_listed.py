@@ -30,7 +30,7 @@ def test_a_quick_run_leaves_a_figure_and_a_table(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("slow_rows", "--traces FILE"), ("uncertainty_nuts", "dmodel[sampling]")]
+    ("name", "says"), [("slow_rows", "--traces FILE"), ("uncertainty_nuts", "dmodel-jax[sampling]")]
 )
 def test_those_that_need_more_say_so_in_a_line(name, says, tmp_path, monkeypatch, capsys):
     assert says in LISTED[name].needs

@@ -84,7 +84,7 @@ def _driver() -> tuple[Any, str]:
     try:
         driver = importlib.import_module("pynvml")
     except ImportError:
-        return None, "the package nvidia-ml-py is not installed (dmodel[nvml])"
+        return None, "the package nvidia-ml-py is not installed (dmodel-jax[nvml])"
     try:
         driver.nvmlInit()
     except driver.NVMLError as error:

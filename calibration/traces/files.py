@@ -141,7 +141,7 @@ def _parquet(out: Lines) -> None:
         import pyarrow.parquet
     except ImportError:
         raise InputError(
-            f"{out.path}: Parquet needs pyarrow, which is not installed; install dmodel[cli], "
+            f"{out.path}: Parquet needs pyarrow, which is not installed; install dmodel-jax[cli], "
             "or "
             "give a CSV file"
         ) from None

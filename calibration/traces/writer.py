@@ -63,7 +63,7 @@ def _write_parquet(columns: tuple[str, ...], rows: list[Row], path: Path) -> Non
         import pyarrow.parquet
     except ImportError:
         raise InputError(
-            f"{path}: Parquet needs pyarrow, which is not installed; install dmodel[cli], or "
+            f"{path}: Parquet needs pyarrow, which is not installed; install dmodel-jax[cli], or "
             "write a .csv file"
         ) from None
     data = {name: _typed(name, [row.cells.get(name, "") for row in rows]) for name in columns}

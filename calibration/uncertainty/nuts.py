@@ -28,7 +28,7 @@ def _blackjax() -> Any:
         import blackjax  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise InputError(
-            "sampling needs blackjax, which is not installed; install dmodel[sampling]"
+            "sampling needs blackjax, which is not installed; install dmodel-jax[sampling]"
         ) from None
     return blackjax
 

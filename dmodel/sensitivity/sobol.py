@@ -158,7 +158,7 @@ def _salib() -> tuple[Any, Any]:
     except ImportError as error:
         raise InputError(
             f"global sensitivities need SALib, which cannot be imported ({error}): pip install "
-            "'dmodel[cli]'"
+            "'dmodel-jax[cli]'"
         ) from error
     return sample, analyze
 
