@@ -7,8 +7,8 @@ than by the optimum.
 A dozen rows of a stack that the base has not seen are fitted; what their coefficients leave open of
 the stack's other rows is told by the profile (Laplace), by draws of the exact posterior (NUTS) and
 by fits of rows weighted at random (bootstrap). NUTS needs blackjax
-(`pip install dmodel-jax[sampling]`). `python -m experiments.uncertainty_nuts [--targets …] [--draws N]
-[--seeds N] [--traces FILE…]`
+(`pip install dmodel-jax[sampling]`). `python -m experiments.uncertainty_nuts [--targets …]
+[--draws N] [--seeds N] [--traces FILE…]`
 """
 
 from __future__ import annotations
