@@ -27,7 +27,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYTHON
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-all lint oracle bench venv clean check-python
+.PHONY: help demo test test-all lint docs oracle bench venv clean check-python
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
@@ -48,6 +48,12 @@ lint: $(VENV)/.dev ## ruff and pyright
 	$(BIN)/ruff format --check .
 	@echo "-- pyright"
 	$(BIN)/pyright
+
+docs: $(VENV)/.docs ## build the site into out/site, running its notebooks; open out/site/index.html
+	@mkdir -p out/explorer
+	$(BIN)/dmodel explore --out out/explorer/explorer.html
+	$(BIN)/python -m sphinx -W --keep-going -q -j 2 -b html docs out/site
+	@echo "open out/site/index.html"
 
 oracle: $(VENV)/.dev ## what the model says of the published rows, against what was frozen; FREEZE=1 freezes it anew
 	$(BIN)/python -m tests.oracle $(if $(FREEZE),--freeze)
@@ -71,9 +77,14 @@ $(VENV)/.cli: $(PROJECT) | check-python
 	@echo "Building $(VENV) with $$("$(PYTHON)" -V) (a minute or so, once)"
 	$(CREATE)
 	$(INSTALL) -c constraints.txt -e '.[cli]'
-	@rm -f $(VENV)/.dev && touch $@
+	@rm -f $(VENV)/.dev $(VENV)/.docs && touch $@
 
 $(VENV)/.dev: $(VENV)/.cli
 	@echo "Adding the tools of tests and linting"
 	$(INSTALL) -c constraints.txt -e '.[cli,dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.cli
+	@echo "Adding the tools of the site"
+	$(INSTALL) -c constraints.txt -e '.[cli,docs]'
 	@touch $@
