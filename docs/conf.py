@@ -23,7 +23,7 @@ project_copyright = "The dmodel authors, Apache-2.0"
 release = version = __version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
-exclude_patterns = ["notes/**", "questions.md"]
+exclude_patterns = ["notes/**", "skill/**"]
 
 # the pages are Markdown; those with code cells are run, every time the site is built
 source_suffix = {".md": "myst-nb"}
