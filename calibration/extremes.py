@@ -1,7 +1,7 @@
 """Coefficients of a profile that lie far from what is expected before any data: `python -m
 calibration.extremes [PROFILE]`.
 
-`docs/coefficients.md` says of each what it stands for.
+`docs/notes/coefficients.md` says of each what it stands for.
 """
 
 from __future__ import annotations

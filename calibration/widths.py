@@ -37,7 +37,7 @@ SHARES = {
 }
 """Widths among the members of each grouping before any fit, as a share of a coefficient's prior
 width; `fit.refined_widths` learns them. Those of port and pair are the best of what was tried on
-chips left out (docs/coefficients.md, section on the chips of a generation)."""
+chips left out (docs/notes/coefficients.md, section on the chips of a generation)."""
 
 KNOWN_INFLATION = 3.0
 """How many of its standard errors a stack that the base knows may move, as far as strangers differ:

@@ -82,8 +82,9 @@ def index_page(pages: dict[str, str]) -> str:
 def api_pages() -> dict[str, str]:
     """A page for every public name, and their list."""
     found = {f"api/{name}": _api_page(name) for name in dmodel.__all__}
-    rows = [[f"[`dmodel.{n}`](api/{n}.md)", _first_line(getattr(dmodel, n))] for n in dmodel.__all__]
-    lines = ["| name | what it is |", "|---|---|", *(f"| {a} | {_cell(b)} |" for a, b in rows)]
+    says = {name: _cell(_first_line(getattr(dmodel, name))) for name in dmodel.__all__}
+    rows = [f"| [`dmodel.{name}`](api/{name}.md) | {text} |" for name, text in says.items()]
+    lines = ["| name | what it is |", "|---|---|", *rows]
     text = "# Python interface\n\n`import dmodel as dm`\n\n" + "\n".join(lines) + "\n\n"
     return {"api": text + contents(found), **found}
 
@@ -174,14 +175,15 @@ def coefficients_page() -> str:
     return (
         "# Coefficients\n\nA fit moves these. `width` is the standard deviation of the prior, of "
         "the logarithm (`positive`) or of the logit (`share`). Values far from what is expected "
-        "are explained in [](../coefficients.md).\n\n" + "\n".join(lines)
+        "are explained in `docs/notes/coefficients.md`.\n\n" + "\n".join(lines)
     )
 
 
 def settings_page() -> str:
     """Settings that a stack, a row or `--set` may state."""
     rows = [
-        (x["name"], x["kind_of_value"], x["allowed"], x["meaning"]) for x in _entries("settings", whole=True)
+        (x["name"], x["kind_of_value"], x["allowed"], x["meaning"])
+        for x in _entries("settings", whole=True)
     ]
     heads = ("name", "kind of value", "allowed", "meaning")
     return "# Settings\n\nStated in a stack's file, a column of a table, or `--set NAME=VALUE`." + (
@@ -206,8 +208,8 @@ def models_page() -> str:
         rows.append((name, *counted, found["source"], found["date"]))
     heads = ("name", "parameters", "active", "source", "date")
     return (
-        "# Models\n\nA `config.json` of Hugging Face works in place of a name ([](../models.md)).\n\n"
-        + table(heads, rows)
+        "# Models\n\nA `config.json` of Hugging Face works in place of a name ([](../models.md))."
+        "\n\n" + table(heads, rows)
     )
 
 
@@ -223,9 +225,7 @@ def entry_pages(kind: str, title: str) -> dict[str, str]:
 def _entry_page(kind: str, name: str) -> str:
     found = _one(kind, name)
     heads = ("number", "value", "unit", "date", "source")
-    rows = [
-        [f[k] for k in ("field", "value", "unit", "date", "source")] for f in found["fields"]
-    ]
+    rows = [[f[k] for k in ("field", "value", "unit", "date", "source")] for f in found["fields"]]
     lines = [f"# {name}", "", _cell(found["about"]), ""]
     if found["aliases"]:
         lines += ["Also: " + ", ".join(found["aliases"]) + ".", ""]

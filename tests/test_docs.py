@@ -13,9 +13,7 @@ from dmodel.cli.app import COMMANDS, loaded
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted(
-    p for p in DOCS.rglob("*.md") if not {"reference", "notes", "skill"} & set(p.parts)
-)
+PAGES = sorted(p for p in DOCS.rglob("*.md") if not {"reference", "notes", "skill"} & set(p.parts))
 LINK = re.compile(r"\[[^\]]*\]\(([^)#]+?)(?:#[^)]*)?\)")
 WITHOUT_SHELL = ("collect", "experiment")
 """Commands that pass words on to other programs."""

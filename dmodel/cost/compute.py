@@ -239,7 +239,7 @@ def launch_time(device_time: Array, started: Starts, sharpness: float = SHARPNES
 
     Limits: `fill` when kernels are long; `host − device` when they are short. The host runs ahead
     of the device by many layers, so the slower of the two decides for all of them together: p is
-    twice the sharpness, the best of four on rows held out (docs/coefficients.md).
+    twice the sharpness, the best of four on rows held out (docs/notes/coefficients.md).
 
     Args:
       device_time: that a layer keeps the device busy: work, what messages slow of it, and those
