@@ -427,7 +427,7 @@ def test_without_shipped_profiles_the_prior_is_nearest(monkeypatch):
 
 @pytest.mark.parametrize("name", ["generic", "held-out"])
 def test_what_lies_far_from_its_default_is_explained(name):
-    """Each such coefficient of a shipped profile has a line in the notes; no share is at its bound."""
+    """Each such coefficient has a line in the notes; no share is at its upper bound."""
     notes = Path(__file__).parents[1] / "docs" / "notes"
     explained = (notes / "coefficients.md").read_text(encoding="utf-8")
     found = extremes(load(name))
