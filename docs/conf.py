@@ -61,6 +61,8 @@ napoleon_use_rtype = False
 
 html_theme = "furo"
 html_title = f"dmodel {release}"
+html_static_path = ["static"]
+html_css_files = ["wide.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_extra_path = ["../out/explorer"]  # written by `make docs` before the site
