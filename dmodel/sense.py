@@ -24,6 +24,12 @@ LAW_PARAMETERS, LAW_TOKENS = 16e9, 500e9
 2203.15556, abstract)."""
 
 
+WORTH_SAYING = 2.0
+"""Batches over the critical one from which an answer says so: two thirds of such a batch's tokens
+bring nothing (McCandlish et al. 2018, arXiv 1812.06162: a run takes 1 + B / B_critical times the
+least tokens) [1]."""
+
+
 class Oddity(NamedTuple):
     """Something that published runs do not have.
 
@@ -88,10 +94,11 @@ def oddities(
 
 
 def _of_batch(over: float) -> Oddity | None:
-    if over <= 1.0:
+    if over < WORTH_SAYING:
         return None
     most = seen()["batch_over_critical"]
-    text = f"the batch is {over:.3g} times the critical one: most of its tokens are wasted"
+    lost = over / (1.0 + over)
+    text = f"the batch is {over:.3g} times the critical one: {lost:.0%} of its tokens bring nothing"
     return Oddity("batch", f"{text} (published runs: up to {most:.3g} times)", over / most)
 
 
