@@ -214,8 +214,8 @@ def memory_use(
     physics: Physics = CALIBRATED,
     footprint: Footprint | None = None,
 ) -> memory_cost.Memory:
-    """Bytes of the fullest device by purpose, with the micro-batches in flight of the plan's
-    schedule; see `cost.memory.memory`.
+    """Bytes of the fullest device by purpose at its fullest moment, with the micro-batches in
+    flight of the plan's schedule; see `cost.memory.moments`.
 
     Args:
       model, plan: leaves are scalars or `[*batch]`. physics: as in `step_time`.

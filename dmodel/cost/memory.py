@@ -263,17 +263,6 @@ def _fuller(one: Memory, other: Memory) -> Memory:
     )
 
 
-def memory(
-    model: Model,
-    plan: Plan,
-    in_flight: Array,
-    in_flight_last: Array = 1.0,
-    footprint: Footprint = LEAST,
-) -> Memory:
-    """Bytes that the fullest device needs at the fullest of `moments`, by purpose."""
-    return fullest(moments(model, plan, in_flight, in_flight_last, footprint))
-
-
 def out_of_memory_probability(needed: Array, available: Array, spread: Array) -> Array:
     """Probability that a device has too little memory [1]: `Φ( ln(needed / available) / spread )`,
     the need being log-normal about what is predicted, with the standard deviation of its logarithm.
