@@ -1,7 +1,8 @@
 """Fit the footprint of a stack to measured peaks of memory: Student-t noise on ln(predicted /
 measured), priors, Gauss-Newton steps.
 
-A source may report its fullest device or one that stands for all; `last_stage` finds out.
+A source may report its fullest device or one that stands for all; `last_stage` finds out. Peaks of
+tensors alone (`peak_kind` allocated) say nothing of what is reserved beside them.
 Deterministic.
 """
 
@@ -44,6 +45,9 @@ ENDS, SIDE = ("kept", "last_stage"), 1.5
 widths from the middle."""
 
 STEPS, LONGEST = 60, 1.5
+
+NOTHING = -1e3
+"""Added to the logarithm of a number, it leaves 0."""
 
 
 class _Point(NamedTuple):
@@ -132,6 +136,7 @@ def fit_footprint(
         mean, width = to_unconstrained(start), doubt * width
     log_measured = np.log(cases.labels.peak_memory_bytes)
     rows = np.zeros((len(mean), len(cases)))
+    rows[NAMES.index("reserved"), cases.beside == 0.0] = NOTHING
     of = PEAK_AND_SLOPE.varied(cases.model.replace(order=()), cases.plan, like=rows)
 
     def evaluate(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

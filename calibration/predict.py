@@ -86,15 +86,17 @@ def _evaluate(
     model: Model,
     plan: Plan,
     footprint: Footprint,
+    beside: Array,
     spread: Array,
     coefficients: Coefficients,
     *,
     sharpness: float,
 ) -> dict[str, Any]:
-    """Breakdown, step time, bytes per device, probability of too few of them, and model FLOP
-    utilization."""
+    """Breakdown, step time, bytes per device as the row counts them (`Cases.beside`), probability
+    of too few of them, and model FLOP utilization."""
     terms = step_time(system, model, plan, coefficients, sharpness=sharpness)
-    used = memory_use(model, plan, footprint=footprint).total
+    told = footprint.replace(reserved=beside * footprint.reserved)
+    used = memory_use(model, plan, footprint=told).total
     needed = memory_use(model, plan, footprint=whole(footprint)).total
     return {
         "terms": {name: getattr(terms, name) for name in TERMS},
@@ -169,8 +171,8 @@ def evaluated(
     """Predictions of rows under the first of some coefficients, and their step times under each.
 
     Args:
-      records: system, model, plan, footprint and spread, leaves `[..., row]`. coefficients: leaves
-        `[point, group]`. of: group of each row.
+      records: system, model, plan, footprint, `beside` and spread, leaves `[..., row]`.
+      coefficients: leaves `[point, group]`. of: group of each row.
     Returns:
       As `_evaluate`, leaves `[row]`; step times `[point, row]` [s].
     """
@@ -244,7 +246,8 @@ def predict(cases: Cases, profile: Profile | None = None) -> Predictions:
     footprint = jax.tree.map(lambda *x: np.array(x)[of], *(g.memory.footprint for g in groups))
     spread = np.array([g.memory.spread for g in groups])[of]
     z = sigma_points(groups)
-    records = (cases.system, cases.model.replace(order=()), cases.plan, footprint, spread)
+    model, told = cases.model.replace(order=()), (footprint, cases.beside, spread)
+    records = (cases.system, model, cases.plan, *told)
     found, times = evaluated(records, _coefficients(z), of)
     memory = found["used"]
     scale, sd = doubt(cases, groups, times)

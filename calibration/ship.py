@@ -16,10 +16,13 @@ from importlib import resources
 from pathlib import Path
 
 from calibration.fit import fit
+from calibration.footprints import fit_footprints
 from calibration.traces import Cases, published, split, to_cases
 from dmodel.profiles import EVIDENCE, Profile, container, load, packing, save, views
 from dmodel.profiles.shipped import PACKED
 from dmodel.profiles.views import View, rebase
+from dmodel.profiles.writing import of_footprints as told
+from dmodel.types import enable_float64
 
 HELD_OUT_SHARE = 0.2
 
@@ -103,6 +106,22 @@ def write(profiles: Sequence[Profile], folder: Path) -> list[Path]:
     return paths
 
 
+def refit_footprints(cases: Cases, folder: Path, seed: int = 0) -> list[Path]:
+    """Fit what stacks hold in memory anew, in the files of a folder: footprints follow from peaks
+    alone, so all else stays as it is. Views have those of the pooled fit."""
+    enable_float64()
+    seen = {"generic": cases, EVIDENCE: cases.take(~split(cases, HELD_OUT_SHARE, seed))}
+    paths = [folder / f"{name}{PACKED}" for name in seen]
+    for path, rows in zip(paths, seen.values(), strict=True):
+        content = path.read_bytes()
+        words = container.words_of(str(path), content)
+        document = words["document"] | {"footprints": told(fit_footprints(rows, {}))}
+        container.write(
+            path, words | {"document": document}, container.arrays_of(str(path), content)
+        )
+    return paths
+
+
 def main(arguments: Sequence[str] = ()) -> None:
     """Write the profiles into the package, or into a folder given, which has to be there before
     minutes go by."""
@@ -118,9 +137,19 @@ def main(arguments: Sequence[str] = ()) -> None:
         default=shipped,
         help="where to write them (that of the package)",
     )
-    target = parser.parse_args(arguments).folder
+    parser.add_argument(
+        "--footprints",
+        action="store_true",
+        help="fit footprints of memory alone, in seconds; all else stays as the files have it",
+    )
+    options = parser.parse_args(arguments)
+    target = options.folder
     if not target.is_dir():
         parser.error(f"{target} is no folder; make it first")
+    if options.footprints:
+        for path in refit_footprints(to_cases(published()), target):
+            print(f"{path}: footprints")
+        return
     profiles = build(to_cases(published()))
     for profile, path in zip(profiles, write(profiles, target), strict=True):
         print(f"{path}: {profile.description}")

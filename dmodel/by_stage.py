@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from dmodel.cost.memory import Memory, memory
+from dmodel.cost.memory import Memory, fullest, moments
 from dmodel.cost.pipeline import SCHEDULES
 from dmodel.footprint import LEAST, Footprint
 from dmodel.records import Model, Plan
@@ -20,10 +20,12 @@ MANY = 1e12
 
 class Stage(NamedTuple):
     """One stage. layers: that it holds, heads of further tokens not among them [count]. in_flight:
-    micro-batches of it whose activations are alive at once [count]. memory: of a device [byte]."""
+    micro-batches of it whose activations are alive at once [count]. moment: of
+    `cost.memory.MOMENTS`, when a device of it is the fullest. memory: of a device then [byte]."""
 
     layers: float
     in_flight: float
+    moment: str
     memory: Memory
 
 
@@ -91,8 +93,10 @@ def stages(
             own = own.replace(small=0.0)
         if first and last:
             own = own.replace(tied_embeddings=model.tied_embeddings)
-        whole = jax.tree.map(float, memory(own, alone, alive, alive, footprint))
-        found.append(
-            Stage(float(kinds.sum()), float(alive), whole if last else whole.replace(logits=0.0))
-        )
+        each = moments(own, alone, alive, alive, footprint)
+        if not last:
+            del each["loss"]
+        moment = max(each, key=lambda name: float(each[name].total))
+        whole = jax.tree.map(float, fullest(each))
+        found.append(Stage(float(kinds.sum()), float(alive), moment, whole))
     return found

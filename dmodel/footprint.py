@@ -48,10 +48,11 @@ LEAST = Footprint()
 """No more than the plan says, and what the driver and libraries reserve."""
 
 SPECS: dict[str, Spec] = {
-    # fp32 accumulation alone, or the 16-bit gradients of the backward pass beside it: 4 to 6 bytes
-    "gradient": Spec("1", "bytes of gradients over the plan's", "positive", 1.25, 0.2, "software"),
+    # 16 bits, fp32 accumulation alone, or both: 2 to 6 bytes
+    "gradient": Spec("1", "bytes of gradients over the plan's", "positive", 1.25, 0.4, "software"),
+    # a master weight and two moments in 8 to 12 bytes; with fp32 gradients of the shard 16
     "optimizer": Spec(
-        "1", "bytes of optimizer state over the plan's", "positive", 1.0, 0.15, "software"
+        "1", "bytes of optimizer state over the plan's", "positive", 1.0, 0.3, "software"
     ),
     # automatic differentiation also keeps what could be computed again: the activation's own
     # output, rotated queries and keys

@@ -16,7 +16,7 @@ from dmodel.asked import Asked
 from dmodel.breakdown import TERMS, Breakdown
 from dmodel.by_stage import stages
 from dmodel.coefficients import from_unconstrained
-from dmodel.cost.memory import Memory, out_of_memory_probability
+from dmodel.cost.memory import MOMENTS, Memory, fullest, out_of_memory_probability
 from dmodel.counts import CONVENTIONS
 from dmodel.energy import GRID_KG
 from dmodel.errors import InputError
@@ -51,12 +51,14 @@ def _outcome(cluster: Any, model: Any, plan: Any, coefficients: Any, fitted: Any
     fullest device's, with all that it holds."""
     breakdown = step.step_time(cluster, model, plan, coefficients)
     footprint = whole(fitted.footprint)
-    memory = step.memory_use(model, plan, footprint=footprint)
+    moments = step.memory_moments(model, plan, footprint)
+    memory = fullest(moments)
     size = cluster.chip.hbm_bytes
     outputs = run.outputs(cluster, model, plan, breakdown, coefficients, footprint=footprint)
     return {
         "breakdown": {f"{term}_s": getattr(breakdown, term) for term in TERMS},
         "memory": {f"{name}_bytes": value for name, value in vars(memory).items()},
+        "moments": {name: at.total for name, at in moments.items()},
         "oom_probability": out_of_memory_probability(memory.total, size, fitted.spread),
         "outputs": vars(outputs),
         "mfu": {name: run.mfu(cluster, model, plan, breakdown, name) for name in CONVENTIONS},
@@ -70,7 +72,8 @@ def answer(asked: Asked, plan: Plan, chunks: Sequence[float] = ()) -> Document:
     """What is said of one plan, as plain data.
 
     Args:
-      chunks: layers of every model chunk in order; () = memory is not told by stage.
+      chunks: layers of every model chunk in order; () = memory is not told by stage, and of a
+        pipeline the last stage counts as the fullest at the loss, else the first.
 
     `fits` is False when it needs more memory than the device has; `headroom_bytes` is signed.
     """
@@ -90,7 +93,8 @@ def answer(asked: Asked, plan: Plan, chunks: Sequence[float] = ()) -> Document:
         "fits": out["headroom_bytes"] >= 0.0,
         "oom_probability": found["oom_probability"],
         "memory": {name: found["memory"][name] for name in purposes},
-        **_by_stage(asked, plan, chunks, purposes),
+        "memory_by_moment": {f"{name}_bytes": found["moments"][name] for name in MOMENTS},
+        **_fullest(asked, plan, found["moments"], chunks),
         "mfu": {name: found["mfu"][name] for name in CONVENTIONS},
         "peak_flops_per_s": float(asked.cluster.chip.flops_per_s),
         "exposed_communication_share": out["exposed_share"],
@@ -127,20 +131,26 @@ def _check_physics(asked: Asked, plan: Plan, out: Document, breakdown: Document)
         )
 
 
-def _by_stage(
-    asked: Asked, plan: Plan, chunks: Sequence[float], purposes: Sequence[str]
+def _fullest(
+    asked: Asked, plan: Plan, moments: dict[str, float], chunks: Sequence[float]
 ) -> Document:
-    """Memory of every stage of a pipeline whose layers are laid out."""
-    if not chunks or float(plan.layout.pp) <= 1.0:
-        return {}
+    """Which stage is the fullest, and when; with memory of every stage of a pipeline whose layers
+    are laid out."""
+    moment = max(MOMENTS, key=lambda name: moments[name])
+    last = max(round(float(plan.layout.pp)) - 1, 0)
+    if not chunks or not last:
+        stage = last if moment == "loss" else 0
+        return {"fullest": {"stage": stage, "stages": last + 1, "moment": moment}}
     each = stages(asked.model, plan, chunks, asked.footprint)
+    stage = max(range(len(each)), key=lambda i: each[i].memory.total)
     return {
+        "fullest": {"stage": stage, "stages": last + 1, "moment": each[stage].moment},
         "memory_by_stage": [
             {"stage": i, "layers": s.layers, "micro_batches_in_flight": s.in_flight}
-            | {"bytes": float(s.memory.total)}
-            | {name: float(getattr(s.memory, name.removesuffix("_bytes"))) for name in purposes}
+            | {"moment": s.moment, "bytes": float(s.memory.total)}
+            | {f"{name}_bytes": x for name, x in vars(s.memory).items()}
             for i, s in enumerate(each)
-        ]
+        ],
     }
 
 

@@ -339,8 +339,8 @@ def _fill_recompute(
 
 def cheapest_that_fits(cases: Cases) -> tuple[np.ndarray, np.ndarray]:
     """Least recomputation whose memory fits the device: none, else selective, else in full for the
-    smallest share of the layers that fits (all of them when even that does not). Memory is linear
-    in the share, so the share is a division."""
+    smallest share of the layers that fits (all of them when even that does not). Memory is convex
+    in the share, so it fits where a straight line between the ends says so."""
     from dmodel.step import memory_use
 
     count = np.asarray(cases.plan.layout.dp).shape

@@ -131,15 +131,22 @@ def _costs(system: Cluster, model: Model, plan: Plan, c: Coefficients, sharpness
 
 
 def _memory(model: Model, plan: Plan, footprint: Footprint = LEAST) -> memory_cost.Memory:
-    """Calibrated: what the first stage keeps for the micro-batches that its schedule has in flight,
-    or the last one for the logits."""
+    """Calibrated: the fullest of `memory_moments`."""
+    return memory_cost.fullest(memory_moments(model, plan, footprint))
+
+
+def memory_moments(
+    model: Model, plan: Plan, footprint: Footprint = LEAST
+) -> dict[str, memory_cost.Memory]:
+    """Bytes of a device by purpose at each of `cost.memory.MOMENTS`, with the micro-batches in
+    flight of the plan's schedule; see `cost.memory.moments`."""
     check_counts(model)
     plan = _even(plan, model, footprint)
     schedule, at = (
         SCHEDULES[plan.layout.schedule],
         (plan.layout.pp, plan.n_microbatches, plan.layout.interleave),
     )
-    return memory_cost.memory(
+    return memory_cost.moments(
         model, plan, schedule.in_flight(*at), schedule.in_flight_last(*at), footprint
     )
 
@@ -207,8 +214,8 @@ def memory_use(
     physics: Physics = CALIBRATED,
     footprint: Footprint | None = None,
 ) -> memory_cost.Memory:
-    """Bytes of the fullest device by purpose, with the micro-batches in flight of the plan's
-    schedule; see `cost.memory.memory`.
+    """Bytes of the fullest device by purpose at its fullest moment, with the micro-batches in
+    flight of the plan's schedule; see `cost.memory.moments`.
 
     Args:
       model, plan: leaves are scalars or `[*batch]`. physics: as in `step_time`.

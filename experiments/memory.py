@@ -47,7 +47,8 @@ def answered(cases: Cases, profile: Profile) -> tuple[np.ndarray, np.ndarray]:
         at = stacks == name
         own, known = cases.take(at), profile.footprint_for(name)
         records = own.model.replace(order=()), own.plan
-        peaks[at] = memory_use(*records, footprint=known.footprint).total
+        told = known.footprint.replace(reserved=known.footprint.reserved * own.beside)
+        peaks[at] = memory_use(*records, footprint=told).total
         needed = np.asarray(memory_use(*records, footprint=whole(known.footprint)).total)
         for i, size in enumerate(SIZES):
             risks[i, at] = out_of_memory_probability(needed, np.float64(size * GIB), known.spread)

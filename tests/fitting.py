@@ -84,6 +84,7 @@ def labels(found: list[tuple[str, str, str, Plan]], seconds: np.ndarray) -> Labe
         source=np.array(texts["stack"]),
         flag=np.full(n, "", dtype="U16"),
         precision=np.full(n, "bf16"),
+        peak_kind=np.full(n, "", dtype="U16"),
         n_accel=np.array([float(r[3].devices) for r in found]),
         file=np.full(n, "synthetic"),
         line=np.arange(n),

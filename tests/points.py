@@ -184,6 +184,7 @@ PLAN = Plan.of(
     weight_bytes=2.2,
     gradient_bytes=3.7,
     optimizer_bytes=11.0,
+    update_bytes=1.5,
     logit_bytes=6.5,
     reduce_bytes=2.5,
     bucket_per_rank=3e7,

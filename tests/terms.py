@@ -480,11 +480,17 @@ TERMS: dict[str, Term] = {
     "memory.on_device": of_work(
         lambda m, p: [memory.on_device(m.n_layers * x, p.having(offload=0.6)) for x in (0.5, 3.0)]
     ),
-    "memory.memory": of_work(
+    "memory.moments": of_work(
         lambda m, p: (
-            memory.memory(m, p, p.layout.pp),
-            memory.memory(m, p, p.layout.pp, 1.0, FOOTPRINT),
+            memory.moments(m, p, p.layout.pp),
+            memory.moments(m, p, p.layout.pp, 1.0, FOOTPRINT),
         )
+    ),
+    "memory.fullest": of_work(
+        lambda m, p: [
+            memory.fullest(memory.moments(m, having, p.layout.pp)).total
+            for having in (p, p.having(update_bytes=900.0))
+        ]
     ),
     "memory.gathered_bytes": of_work(lambda m, p: memory.gathered_bytes(m, p, p.layout.pp + 1.5)),
     "memory.out_of_memory_probability": plain(
@@ -531,6 +537,7 @@ TERMS: dict[str, Term] = {
         lambda x, p: power.host_watts(x["chip"], x["a"]), [{"chip": at.CHIP, "a": 0.7}]
     ),
     "step.memory_use": of_work(lambda m, p: (lambda x: (x, x.total))(step.memory_use(m, p))),
+    "step.memory_moments": of_work(lambda m, p: step.memory_moments(m, p, FOOTPRINT)),
     "layer.attention_passes": Term(
         lambda x, p: tuple(
             layer.attention_passes(

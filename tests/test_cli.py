@@ -278,6 +278,22 @@ def test_a_row_and_the_same_plan_by_options_agree(tmp_path, zero):
     assert row["mfu"] == pytest.approx(plan["mfu"]["6N+12Lhs"], rel=1e-9)
 
 
+def test_the_answer_says_which_stage_is_the_fullest_and_when():
+    """Most activations are on the first stage; with a vocabulary as large as it takes, the last
+    stage is the fuller one, at the loss; an optimizer with copies of its own, at the update."""
+    for more, stage, moment, said in (
+        ("", 0, "backward", "stage 1 of 2, in the backward pass"),
+        ("--set vocab=4000000", 1, "loss", "stage 2 of 2, at the loss"),
+        ("--set update_bytes=200", 0, "update", "stage 1 of 2, at the update"),
+    ):
+        d = document("predict", f"{PLAN} {more} --anyway")
+        assert d["fullest"] == {"stage": stage, "stages": 2, "moment": moment}, more
+        assert max(d["memory_by_moment"].values()) == d["memory_bytes_per_device"]
+        assert d["memory_by_moment"][f"{moment}_bytes"] == d["memory_bytes_per_device"]
+        assert d["memory_by_stage"][stage]["moment"] == moment
+        assert said in run("predict", f"{PLAN} {more} --anyway").stdout
+
+
 def test_a_plan_that_does_not_fit_is_an_answer_and_1_under_strict():
     d = document("predict", TOO_LARGE)
     assert d["headroom_bytes"] < 0.0 and not d["fits"]

@@ -3,6 +3,7 @@ do not lead it; profiles keep it."""
 
 import json
 from dataclasses import replace
+from importlib import resources
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from calibration import fit
 from calibration.footprints import fit_footprint, fit_footprints
 from calibration.predict import predict
+from calibration.ship import refit_footprints
 from dmodel import profiles
 from dmodel.errors import InputError
 from dmodel.footprint import (
@@ -20,10 +22,12 @@ from dmodel.footprint import (
     SPREAD,
     Footprint,
     from_unconstrained,
+    prior,
     to_unconstrained,
     whole,
 )
-from dmodel.profiles import default_profile
+from dmodel.profiles import container, default_profile
+from dmodel.profiles.record import Fitted
 from dmodel.step import memory_use
 from dmodel.units import GIB
 from tests.fitting import synthetic
@@ -162,3 +166,35 @@ def test_a_variant_that_nobody_has_measured_is_as_its_family(cases):
     assert profile.footprint_for("maxtext") == (LEAST, SPREAD)
     error = np.abs(peaks(cases, third.footprint) / cases.labels.peak_memory_bytes - 1.0)
     assert np.median(error) < 0.03
+
+
+def test_peaks_of_tensors_alone_have_nothing_beside_them(cases):
+    """Peaks that PyTorch's allocator counts are fitted and predicted without what is reserved
+    beside tensors, of which they say nothing."""
+    alone = measured(cases, peaks(cases, TRUTH.replace(reserved=0.0)))
+    kinds = np.full(len(cases), "allocated")
+    allocated = alone.replace(labels=alone.labels._replace(peak_kind=kinds))
+    found, unsaid = fit_footprint(allocated).footprint, from_unconstrained(prior()[0]).reserved
+    assert found.reserved == pytest.approx(float(unsaid))
+    profile = replace(default_profile(), footprints={STACK: Fitted(found, 0.1)})
+    told = [predict(x, profile) for x in (allocated, alone)]
+    np.testing.assert_allclose(
+        told[1].memory_bytes - told[0].memory_bytes, float(unsaid), rtol=1e-6
+    )
+    np.testing.assert_allclose(told[0].memory_bytes, alone.labels.peak_memory_bytes, rtol=0.05)
+    np.testing.assert_array_equal(told[0].oom_probability, told[1].oom_probability)
+
+
+def test_footprints_of_shipped_profiles_are_fitted_apart(cases, tmp_path):
+    """They follow from peaks alone: all else in the files stays, byte for byte."""
+    shipped = resources.files("dmodel.profiles") / "data"
+    for name in ("generic", "held-out"):
+        (tmp_path / f"{name}.npz").write_bytes((shipped / f"{name}.npz").read_bytes())
+    paths = refit_footprints(cases, tmp_path)
+    for path in paths:
+        before, now = (x.read_bytes() for x in (shipped / path.name, path))
+        words = [container.words_of(path.name, x) for x in (before, now)]
+        assert set(words[1]["document"].pop("footprints")) == {STACK}
+        assert words[0]["document"].pop("footprints") and words[0] == words[1]
+        arrays = [container.arrays_of(path.name, x) for x in (before, now)]
+        assert all(np.array_equal(arrays[1][k], x) for k, x in arrays[0].items())

@@ -12,7 +12,7 @@ from dmodel.cost import memory
 from dmodel.counts import parameters, residents
 from dmodel.footprint import LEAST, NAMES, RESERVED_BYTES, Footprint, from_unconstrained, prior
 from dmodel.records import Plan, sized
-from dmodel.step import memory_use
+from dmodel.step import memory_moments, memory_use
 from dmodel.tables import layer_keeps
 from dmodel.units import GIB
 from tests import reference_parts
@@ -339,32 +339,89 @@ def test_recomputation_that_keeps_everything_is_none():
     )
 
 
-def test_stages_that_are_not_alike():
-    """32 layers in 5 stages, 7 on the first and 4 on the last: activations as of 7 layers, and the
-    last stage spares 3 of them more."""
-    wide = LLAMA.replace(vocab=4e6)
-    laid = {"stage_excess": 0.6, "head_displaces": 3.0}
-    alike, uneven = (use(wide, pp=5.0, dp=1.0, **more) for more in ({}, laid))
-    assert float(uneven.activations / alike.activations) == pytest.approx(7.0 / 6.4, rel=1e-12)
-    # 5 micro-batches are in flight on the first stage, 1 on the last: 7 · 5 − 4 layers to spare for
-    # 6.4 · (5 − 1)
-    layer = float(memory.layer_activation_bytes(LLAMA, plan(flash=1.0)))
-    assert float(alike.logits - uneven.logits) == pytest.approx(
-        (7.0 * 5.0 - 4.0 - 6.4 * 4.0) * layer, rel=1e-9
+def moments(model=LLAMA, changes=(), **degrees: float):
+    """Memory at every moment, as `use`."""
+    return memory_moments(
+        model, plan(**{"flash": 1.0, **degrees}), footprint=LEAST.replace(**dict(changes))
     )
 
 
-def test_of_the_logits_counts_what_the_last_stage_does_not_spare():
-    """GPT with a vocabulary as large as it takes for the last stage to be the fuller one; the first
-    stage alone has none."""
+def test_stages_that_are_not_alike():
+    """32 layers in 5 stages, 7 on the first and 4 on the last: 5 micro-batches of 7 layers are in
+    flight on the first stage, one of 4 layers on the last."""
+    laid = {"stage_excess": 0.6, "head_displaces": 3.0}
+    alike, uneven = (moments(pp=5.0, dp=1.0, **more) for more in ({}, laid))
+    layer = float(memory.layer_activation_bytes(LLAMA, plan(flash=1.0)))
+    kept = {
+        (name, moment): float(found[moment].activations / layer)
+        for name, found in (("alike", alike), ("uneven", uneven))
+        for moment in ("loss", "backward")
+    }
+    assert kept == pytest.approx(
+        {
+            ("alike", "loss"): 6.4,
+            ("alike", "backward"): 6.4 * 5.0,
+            ("uneven", "loss"): 4.0,
+            ("uneven", "backward"): 7.0 * 5.0,
+        },
+        rel=1e-12,
+    )
+
+
+def test_the_last_stage_has_the_logits_and_the_first_the_most_activations():
+    """With a vocabulary as large as it takes, a device is the fullest at the loss, and with several
+    stages one of the last; the first stage alone has no logits."""
     wide = LLAMA.replace(vocab=4e6)
     one, several = use(wide), use(wide, pp=4.0)
-    spared = 3.0 * float(memory.layer_activation_bytes(LLAMA, plan(flash=1.0))) * 8.0
-    assert float(one.logits) == pytest.approx(8.0 * 4096.0 * 4e6, rel=1e-12)
-    assert float(several.logits) == pytest.approx(float(one.logits) - spared, rel=1e-9)
+    logits = 8.0 * 4096.0 * 4e6
+    assert float(one.logits) == float(several.logits) == pytest.approx(logits, rel=1e-12)
+    # a quarter of the layers on each of four stages, as many micro-batches on the first
+    few, many = (float(moments(wide, pp=4.0)[m].activations) for m in ("loss", "backward"))
+    assert float(several.activations) == few == pytest.approx(many / 4.0, rel=1e-12)
     assert float(use(pp=4.0).logits) == 0.0
     assert float(use(wide, {"last_stage": 0.0}, pp=4.0).logits) == 0.0
     assert float(use(wide, {"last_stage": 0.0}).logits) == float(one.logits)
+
+
+def test_a_layer_at_work_and_the_logits_are_not_alive_together():
+    """With full recomputation a layer comes back in full when the logits are gone: a device needs
+    the inputs of all layers, and the larger of both."""
+    inputs = 32.0 * 2.0 * 4096.0 * 4096.0
+    for vocab, moment in ((4e6, "loss"), (1e3, "backward")):
+        model = LLAMA.replace(vocab=vocab)
+        found = moments(model, recompute_layers=1.0)
+        working = float(layer_keeps(model, plan(flash=1.0)).total)
+        more = {"loss": 8.0 * 4096.0 * vocab, "backward": working}
+        at = {m: found[m].activations + found[m].logits for m in more}
+        assert at == pytest.approx({m: inputs + x for m, x in more.items()}, rel=1e-12)
+        assert use(model, recompute_layers=1.0) == found[moment]
+
+
+def test_the_update_of_bf16_states_needs_ten_bytes_a_parameter():
+    """fms-acceleration's 7B on one A100, all in 16 bits: weights, gradients, two moments and the
+    root of the second ones. It peaks at 67.46 GiB with micro-batches of 4 and of 8 sequences of
+    4,096, fully recomputed, and at half of that on two A100s that shard everything."""
+    model = catalog.transformer("mistral-7b", seq_len=4096)
+    states = {"gradient_bytes": 2.0, "optimizer_bytes": 4.0, "update_bytes": 2.0}
+    for dp, batch, zero, measured in ((1.0, 4.0, 0.0, 67.46), (2.0, 2.0, 3.0, 33.74)):
+        degrees = {"dp": dp, "shard": dp, "zero": zero, "micro_batch": batch}
+        found = moments(
+            model,
+            {"reserved": 0.0},
+            **{**states, **degrees, "global_batch": batch * dp, "recompute_layers": 1.0},
+        )
+        nbytes = {name: float(at.total) for name, at in found.items()}
+        assert max(nbytes, key=lambda name: nbytes[name]) == "update"
+        assert nbytes["update"] == pytest.approx(10.0 * float(parameters(model)) / dp, rel=1e-12)
+        assert nbytes["update"] / GIB == pytest.approx(measured, rel=2e-3)
+
+
+@pytest.mark.parametrize("model", EDGE_MODELS)
+def test_the_fullest_moment_is_what_a_device_needs(model):
+    for degrees in ({}, {"pp": 2.0}, {"update_bytes": 40.0}, {"recompute_layers": 1.0}):
+        found = moments(model, dp=2.0, **degrees)
+        most = max(float(at.total) for at in found.values())
+        assert float(use(model, dp=2.0, **degrees).total) == most
 
 
 def test_gathered_inputs_stay_while_the_pipeline_fills():

@@ -240,6 +240,7 @@ def test_stages_hold_all_of_a_model_between_them():
     whole = sum(x.memory.weights for x in found) - 3.0 * 2.0 * float(model.d_model) / 4.0
     assert whole == pytest.approx(2.0 * float(parameters(model)) / 4.0, rel=1e-12)
     assert [x.memory.logits > 0.0 for x in found] == [False, False, False, True]
+    assert [x.moment for x in found] == ["backward", "backward", "backward", "loss"]
     one, two = (x.memory.activations for x in found[:2])
     assert one == pytest.approx(two * 9.0 * 4.0 / (8.0 * 3.0), rel=1e-12)
 

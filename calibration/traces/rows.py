@@ -26,7 +26,7 @@ class Labels(NamedTuple):
       step_time_s: measured [s]; NaN where there is none, which only `require_time=False` lets pass.
       peak_memory_bytes: measured highest use of a device; NaN where there is none.
       accelerator, stack, source, model, flag, precision: text; of a file's chip the accelerator
-      that it is like. n_accel: devices [count].
+      that it is like. peak_kind: what the peak counts, "" = not said. n_accel: devices [count].
       file, line: where the row stands. fingerprint: of what defines the measurement. group: rows
       that must be held out together. assumptions: tuple of short texts.
     """
@@ -39,6 +39,7 @@ class Labels(NamedTuple):
     model: np.ndarray
     flag: np.ndarray
     precision: np.ndarray
+    peak_kind: np.ndarray
     n_accel: np.ndarray
     file: np.ndarray
     line: np.ndarray
@@ -60,6 +61,12 @@ class Cases(struct.PyTreeNode, kw_only=True):
 
     def __len__(self) -> int:
         return len(self.labels.line)
+
+    @property
+    def beside(self) -> np.ndarray:
+        """1 where the measured peak may count more than tensors, 0 where it is of tensors alone
+        `[row]`."""
+        return np.where(self.labels.peak_kind == "allocated", 0.0, 1.0)
 
     def take(self, rows: np.ndarray) -> Cases:
         """The cases of a mask or of indices, labels included."""
@@ -120,6 +127,7 @@ TEXTS: dict[str, Callable[[Row], str]] = {
     "model": lambda row: row.text("model"),
     "flag": lambda row: row.flag,
     "precision": lambda row: row.text("precision") or "bf16",
+    "peak_kind": lambda row: row.text("peak_kind") or "",
     "file": lambda row: row.file,
     "fingerprint": fingerprint,
     "group": lambda row: group_of(row),

@@ -78,16 +78,32 @@ def _show_memory(d: Document) -> None:
         ("headroom", gib(d["headroom_bytes"])),
         ("risk that it is not enough", percent(d["oom_probability"])),
     ]
-    show_table("Memory of the fullest device", ("purpose", "bytes"), memory)
+    show_table(f"Memory of the fullest device: {_when(d['fullest'])}", ("purpose", "bytes"), memory)
     if stages := d.get("memory_by_stage"):
         rows = [
             (
                 f"{s['stage'] + 1}",
                 f"{s['layers']:g}",
                 f"{s['micro_batches_in_flight']:.3g}",
+                SAID[s["moment"]],
                 gib(s["bytes"]),
             )
             for s in stages
         ]
-        heads = ("stage", "layers", "micro-batches in flight", "bytes")
+        heads = ("stage", "layers", "micro-batches in flight", "fullest", "bytes")
         show_table("Memory by stage", heads, rows)
+
+
+SAID = {
+    "loss": "at the loss",
+    "backward": "in the backward pass",
+    "update": "at the update",
+}
+"""Moments of `cost.memory.MOMENTS` in words."""
+
+
+def _when(fullest: Document) -> str:
+    """When, and of a pipeline on which stage."""
+    when = SAID[fullest["moment"]]
+    several = fullest["stages"] > 1
+    return f"stage {fullest['stage'] + 1} of {fullest['stages']}, {when}" if several else when

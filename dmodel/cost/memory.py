@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import jax.numpy as jnp
 import numpy as np
@@ -141,51 +142,46 @@ def gathered_bytes(model: Model, plan: Plan, in_flight: Array) -> Array:
     return one * larger(in_flight - 2.0, 0.0)
 
 
-def memory(
+MOMENTS = ("loss", "backward", "update")
+"""When a device may be the fullest: at the loss, all activations of a micro-batch are kept and its
+logits are alive; in the backward pass, a layer is at work beside what is kept, and the logits are
+gone; at the update, activations are gone, and the optimizer has copies of its own."""
+
+
+def moments(
     model: Model,
     plan: Plan,
     in_flight: Array,
     in_flight_last: Array = 1.0,
     footprint: Footprint = LEAST,
-) -> Memory:
-    """Bytes that the fullest device needs, by purpose.
+) -> dict[str, Memory]:
+    """Bytes of a device by purpose at each of `MOMENTS`: at the loss of one of the last stage, else
+    of the first.
 
     Weights, gradients and optimizer state of its parameters, sharded from ZeRO stage 3, 2 and 1 on
     over `shard · cp` ranks (experts over the ranks beside ep); activations of the schedule's
-    micro-batches in flight, and one layer in full while it is recomputed; the logits of one
+    micro-batches in flight, and one layer in full while it is recomputed, or the logits of one
     micro-batch; under ZeRO-3 the gathered weights of a layer and of the next one, or of all when
     they are kept after the forward pass. Of activations in the host's memory (`Layout.offload`)
-    those of two layers are on the device.
+    those of two layers are on the device. At the update nothing is gathered, and the optimizer
+    takes `Precision.update_bytes` of every parameter beside its state.
 
-    With several stages the first one holds most activations and the last one the logits: of these
-    counts what exceeds the activations that the last stage spares. Where stages are not alike
-    (`Layout.stage_excess`), the first one counts as the fullest.
+    Where stages are not alike (`Layout.stage_excess`), the first one counts as the fullest, and the
+    last one holds the states of as many layers.
 
     Args:
       in_flight, in_flight_last: micro-batches of a whole stage whose activations are alive at once
         on the first and on the last stage, from the schedule [count]. footprint: what the stack
-        holds beyond the least.
+        holds beyond the least; where it reports devices of the first stage alone, the moment of the
+        loss is that of the backward pass.
     """
     layout, bits = plan.layout, plan.precision
+    states, gathered, updated = _states(model, plan, footprint)
     layers = counts.stage_layers(model, plan)
-    found, share = (
-        counts.residents(model, plan),
-        layers * layout.pp / model.layers,
-    )
-    parts = found.replace(layers=share * found.layers, experts=share * found.experts)
     again = layout.recompute_layers * (1.0 - footprint.kept)
     more = footprint.activation * (1.0 + footprint.copies * (1.0 - 1.0 / layout.tp))
     layer = more * layer_activation_bytes(model, plan.having(recompute_layers=again))
     working = more * layer_keeps(model, plan.having(recompute_attention=0.0)).total
-    alive = 1.0 - layout.reshard * (1.0 - smaller(2.0 / layers, 1.0))
-    several = ramp(plan.n_microbatches - 1.0)
-    whole = (
-        plan.software.accumulate
-        * several
-        * zero_share(layout.zero, 2.0)
-        * (parts.total - sharded(parts, plan))
-    )
-    gathered = zero_share(layout.zero, 3.0) * bits.gather_bytes * parts.total * alive
     parts_again = larger(layout.recompute_elementwise, layout.recompute_bytes)
     recomputed = larger(
         larger(again, parts_again), layout.recompute_attention * (1.0 - plan.software.flash)
@@ -202,20 +198,68 @@ def memory(
         on_device(layers * in_flight, plan),
         on_device((layers - layout.head_displaces) * in_flight_last, plan),
     )
-    spared = larger(first - final, 0.0) * layer
-    reported = 1.0 - ramp(layout.pp - 1.0) * (1.0 - footprint.last_stage)
-    trained = model.trainable
     ahead = footprint.gathered * layers * gathered_bytes(model, plan, in_flight)
-    return Memory(
+    passing = states.replace(buffers=states.buffers + gathered)
+    backward = first * layer + recomputed * working + ahead
+    told = 1.0 - ramp(layout.pp - 1.0) * (1.0 - footprint.last_stage)
+    return {
+        "loss": passing.replace(
+            activations=backward + told * (smaller(first, final) * layer - backward),
+            logits=told * logits,
+        ),
+        "backward": passing.replace(activations=backward),
+        "update": states.replace(optimizer=states.optimizer + updated),
+    }
+
+
+def _states(model: Model, plan: Plan, footprint: Footprint) -> tuple[Memory, Array, Array]:
+    """What a device holds whatever the moment; the weights that it gathers; what the update takes
+    beside the optimizer's state [byte]."""
+    layout, bits = plan.layout, plan.precision
+    layers = counts.stage_layers(model, plan)
+    found, share = counts.residents(model, plan), layers * layout.pp / model.layers
+    parts = found.replace(layers=share * found.layers, experts=share * found.experts)
+    alive = 1.0 - layout.reshard * (1.0 - smaller(2.0 / layers, 1.0))
+    several = ramp(plan.n_microbatches - 1.0)
+    whole = (
+        plan.software.accumulate
+        * several
+        * zero_share(layout.zero, 2.0)
+        * (parts.total - sharded(parts, plan))
+    )
+    trained, updated = model.trainable, held(parts, plan, 1.0)
+    states = Memory(
         weights=bits.weight_bytes * held(parts, plan, 3.0),
         gradients=trained
         * bits.gradient_bytes
         * footprint.gradient
         * (held(parts, plan, 2.0) + whole),
-        optimizer=trained * bits.optimizer_bytes * footprint.optimizer * held(parts, plan, 1.0),
-        activations=first * layer + recomputed * working + ahead,
-        logits=reported * larger(logits - spared, 0.0),
-        buffers=footprint.reserved + gathered,
+        optimizer=trained * bits.optimizer_bytes * footprint.optimizer * updated,
+        activations=0.0 * updated,
+        logits=0.0 * updated,
+        buffers=footprint.reserved + 0.0 * updated,
+    )
+    gathered = zero_share(layout.zero, 3.0) * bits.gather_bytes * parts.total * alive
+    return states, gathered, trained * bits.update_bytes * updated
+
+
+def fullest(found: Mapping[str, Memory]) -> Memory:
+    """Of several moments the one at which most is held."""
+    first, *others = found.values()
+    for other in others:
+        first = _fuller(first, other)
+    return first
+
+
+def _fuller(one: Memory, other: Memory) -> Memory:
+    """The one that holds more, purpose by purpose."""
+    a, b = one.total, other.total
+    if at_hand(a, b):
+        return one.replace(
+            **{name: np.where(b > a, vars(other)[name], x) for name, x in vars(one).items()}
+        )
+    return one.replace(
+        **{name: jnp.where(b > a, vars(other)[name], x) for name, x in vars(one).items()}
     )
 
 

@@ -12,8 +12,8 @@ the terms of a layer, is below its bound:
   layer that takes longer than
   that by a kernel of its own gains no more in what it hides of a transfer than it costs.
 * Work done again is `r · redone`, or `attention + r (redone − attention)`: it grows with r, as
-  redone, the forward pass but for its end, holds attention. r is at least what memory asks for:
-  activations are affine in r, and logits beside them grow with it.
+  redone, the forward pass but for its end, holds attention. r is at least what memory asks for at
+  the loss, and in the backward pass: at both, activations are affine in r.
 * Messages of tp, cp and ep grow with r, those of weights and gradients do not depend on it. A pass
   with them grows with its work and with each message, kind after kind (`hiding.beside_layer`): so a
   layer at the least r, without what is left free, takes no longer than others. Of what forward and
@@ -49,7 +49,7 @@ which grows with both, of two such sums with other weights ≥ 0: one with the l
 limit, one with what their kernels ask for. In both what runs weighs at least as much as what waits
 for launches, and d and the layer grow with r. More work may hide messages that draw more than the κ
 of them which it is slowed by, so messages count as less (`quiet`). Memory: each purpose at its own
-least.
+least, at the fuller of these two moments; what the update needs is left out.
 
 Limits: messages that stand out at the full clock but hide at the one that power leaves cool a layer
 and cost it nothing (`cost.power.slowed`), so where a sharding is free that has none, its bound of
@@ -75,7 +75,7 @@ from dmodel.cost.overlap import lengthened, straggler_share
 from dmodel.design import rows as rows_
 from dmodel.design.constraints import violation
 from dmodel.design.favourable import best_over_sharding, fastest
-from dmodel.design.judge import DRAFTED, Problem, draft_memory, drafted, shared, used
+from dmodel.design.judge import DRAFTED, Problem, draft_moments, drafted, shared, used
 from dmodel.design.space import Space
 from dmodel.layer import attention_passes, starts
 from dmodel.physics import Costs, Physics
@@ -158,13 +158,16 @@ def quiet(times: Breakdown) -> Breakdown:
 
 
 class Held(NamedTuple):
-    """Memory of groups at best: their draft with the least summed gradients, bytes without
-    activations, activations at the ends of the range of r, and the least share that fits."""
+    """Memory of groups at best: their draft with the least summed gradients, the least bytes of a
+    device, and the least share that fits."""
 
     draft: Plan
-    rest: Array
-    activations: Array
+    nbytes: Array
     share: Array
+
+
+PASSING = ("loss", "backward")
+"""Moments whose activations are affine in the share of layers that are done again."""
 
 
 def _held(system: Cluster, draft: Plan, batch: dict[str, Array], fixed: Any) -> Held:
@@ -172,16 +175,21 @@ def _held(system: Cluster, draft: Plan, batch: dict[str, Array], fixed: Any) -> 
     model, footprint = fixed["model"], fixed["footprint"]
     least, most = batch["share_least"], batch["share_most"]
     held, buffer = draft.having(zero=batch["zero_held"]), draft.having(zero=batch["zero_buffer"])
-    first, last = (
-        draft_memory(model, held.having(recompute_layers=r), footprint) for r in (least, most)
-    )
-    buffers = draft_memory(model, buffer, footprint).buffers
-    rest = first.total - first.activations - first.buffers + buffers
-    room = system.chip.hbm_bytes * fixed["memory"] - rest - first.activations
-    share = _share(least, most, room, first.activations - last.activations)
+    ends = [draft_moments(model, held.having(recompute_layers=r), footprint) for r in (least, most)]
+    size = system.chip.hbm_bytes * fixed["memory"]
+    share, nbytes = least, 0.0 * least
+    for moment, gathers in draft_moments(model, buffer, footprint).items():
+        if moment in PASSING:
+            first, last = (end[moment] for end in ends)
+            rest = first.total - first.activations - first.buffers + gathers.buffers
+            room = size - rest - first.activations
+            saved = first.activations - last.activations
+            share = jnp.maximum(share, _share(least, most, room, saved))
+            kept = jnp.minimum(first.activations, last.activations)
+            nbytes = jnp.maximum(nbytes, rest + kept)
     sums = jnp.where(batch["reduces"] > 0.0, 1.0, _least_sums(draft, fixed["coefficients"]))
     summed = draft.having(gradient_bytes=draft.precision.gradient_bytes * sums)
-    return Held(summed, rest, jnp.minimum(first.activations, last.activations), share)
+    return Held(summed, nbytes, share)
 
 
 def _physics(reduces: Array) -> Physics:
@@ -234,7 +242,7 @@ def _bound(sharpness: float):
         return Bound(
             step_time_s=found.total * below,
             joules=joules * below,
-            memory_bytes=(held.rest + held.activations) * below,
+            memory_bytes=held.nbytes * below,
             share=held.share,
         )
 

@@ -19,7 +19,14 @@ SMALLER, LARGER = np.minimum, np.maximum
 
 BETTER = {
     **dict.fromkeys(
-        ("reduce_bytes", "gradient_bytes", "gather_bytes", "optimizer_bytes", "weight_bytes"),
+        (
+            "reduce_bytes",
+            "gradient_bytes",
+            "gather_bytes",
+            "optimizer_bytes",
+            "update_bytes",
+            "weight_bytes",
+        ),
         SMALLER,
     ),
     **dict.fromkeys(("logit_bytes", "bucket_per_rank"), SMALLER),

@@ -19,7 +19,7 @@ from jax import lax
 from dmodel import run, struct
 from dmodel.breakdown import Breakdown
 from dmodel.coefficients import NAMES, Coefficients
-from dmodel.cost.memory import Memory, memory
+from dmodel.cost.memory import Memory, fullest, moments
 from dmodel.cost.pipeline import SCHEDULES
 from dmodel.design import rows as rows_
 from dmodel.design.constraints import Limits, Use, uses, violation
@@ -87,7 +87,12 @@ def _costs(system: Cluster, model: Model, draft: Plan, c: Coefficients, sharpnes
 
 
 def draft_memory(model: Model, draft: Plan, footprint: Footprint = LEAST) -> Memory:
-    """That of the plan, with the micro-batches in flight of its schedule."""
+    """The fullest of `draft_moments`."""
+    return fullest(draft_moments(model, draft, footprint))
+
+
+def draft_moments(model: Model, draft: Plan, footprint: Footprint = LEAST) -> dict[str, Memory]:
+    """Memory of the plan at every moment, with the micro-batches in flight of its schedule."""
     at = (draft.layout.pp, draft.n_microbatches, draft.layout.interleave)
 
     def chosen(which: str) -> jax.Array:
@@ -100,7 +105,7 @@ def draft_memory(model: Model, draft: Plan, footprint: Footprint = LEAST) -> Mem
             + drawn(draft).zero_bubble * (zero_bubble - usual)
         )
 
-    return memory(model, draft, chosen("in_flight"), chosen("in_flight_last"), footprint)
+    return moments(model, draft, chosen("in_flight"), chosen("in_flight_last"), footprint)
 
 
 DRAFTED = CALIBRATED._replace(costs=_costs, memory=draft_memory)

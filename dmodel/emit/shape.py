@@ -207,6 +207,11 @@ def launched(sheet: Sheet, fused: bool, looped: bool, why: str, compiled: bool =
         "the framework's loss decides whether it reads a copy of the logits",
     )
     sheet.keeps(
+        "update_bytes",
+        not sheet["update_bytes"],
+        "the framework's optimizer updates in place",
+    )
+    sheet.keeps(
         "graphed",
         compiled or not sheet["graphed"],
         "CUDA graphs need settings that follow from the shapes of a run; write them yourself",

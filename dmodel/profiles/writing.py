@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from dmodel.coefficients import NAMES
 from dmodel.profiles.groupings import GROUPINGS
-from dmodel.profiles.record import Profile
+from dmodel.profiles.record import Fitted, Profile
 
 FORMAT, VERSION = "dmodel-profile", 2
 
@@ -81,14 +82,16 @@ def _left_open(profile: Profile) -> dict[str, Any]:
     }
 
 
+def of_footprints(footprints: Mapping[str, Fitted]) -> dict[str, dict[str, float]]:
+    """Footprints with their spreads, by stack."""
+    return {k: {**vars(f.footprint), "spread": f.spread} for k, f in sorted(footprints.items())}
+
+
 def _by_stack(profile: Profile) -> dict[str, Any]:
     """What is known of each stack besides."""
     return {
         "noise": dict(profile.noise),
-        "footprints": {
-            k: {**vars(f.footprint), "spread": f.spread}
-            for k, f in sorted(profile.footprints.items())
-        },
+        "footprints": of_footprints(profile.footprints),
         "scatter": {k: v._asdict() for k, v in sorted(profile.scatter.items())},
         "seen": {k: rounded(rows, PLACE_DECIMALS) for k, rows in sorted(profile.seen.items())},
     }

@@ -24,6 +24,7 @@ class Precision(struct.PyTreeNode, kw_only=True):
       weight_bytes: of a stored weight [byte].
       gradient_bytes: of a stored gradient [byte].
       optimizer_bytes: of a parameter's state; 12 = fp32 weight and two moments [byte].
+      update_bytes: of a parameter that the update takes beside its state [byte]; 0 = none.
       logit_bytes: alive per logit; 8 = product (2), fp32 copy (4), gradient (2) [byte].
       reduce_bytes: of a gradient on the wire [byte].
       narrow_gathers: 1 = tensor ranks gather in the operands' bytes; 0 = in 16 bits.
@@ -41,6 +42,7 @@ class Precision(struct.PyTreeNode, kw_only=True):
     weight_bytes: Array = 2.0
     gradient_bytes: Array = 4.0
     optimizer_bytes: Array = 12.0
+    update_bytes: Array = 0.0
     logit_bytes: Array = 8.0
     reduce_bytes: Array = 2.0
     narrow_gathers: Array = 1.0
