@@ -83,7 +83,7 @@ def installs(python: str, packages: str) -> list[str]:
         command = [uv, "pip", "install", "--quiet", "--python", python, "--resolution", way]
         return [*command, "--no-build-package", "numpy", *wanted]
     exact = [line.replace(">=", "==") for line in direct()] if packages == "oldest" else []
-    command = [python, "-m", "pip", "install", "--quiet", "--upgrade", "--prefer-binary"]
+    command = [python, "-m", "pip", "install", "--quiet", "--no-compile", "--prefer-binary"]
     return [*command, "--only-binary", "numpy,scipy,pyarrow", *wanted, *exact]
 
 

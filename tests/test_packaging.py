@@ -83,7 +83,7 @@ def say(command: list[str], folder: Path, **settings: str) -> subprocess.Complet
     """Run a program in a folder, without what the checkout would bring."""
     own = {n: v for n, v in os.environ.items() if not n.startswith(("PYTHON", "XLA_FLAGS"))}
     return subprocess.run(
-        command, cwd=folder, env={**own, **settings}, capture_output=True, text=True, timeout=500
+        command, cwd=folder, env={**own, **settings}, capture_output=True, text=True, timeout=1800
     )
 
 
