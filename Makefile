@@ -27,10 +27,10 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYTHON
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-all lint docs oracle bench venv clean check-python
+.PHONY: help demo test test-all test-package test-matrix lint docs oracle bench venv clean check-python
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
+	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 demo: $(VENV)/.cli ## fit, predict, design and explain on the shipped measurements; writes out/report.html
 	$(BIN)/dmodel demo
@@ -40,6 +40,12 @@ test: $(VENV)/.dev ## quick tests, two at a time
 
 test-all: $(VENV)/.dev ## all tests, the slow ones too
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-package: $(VENV)/.dev ## build the distributions, install them in a clean environment and use them
+	$(BIN)/python -m pytest tests/test_packaging.py
+
+test-matrix: $(VENV)/.dev ## core tests on each supported Python that is here, with the oldest and the newest packages allowed
+	$(BIN)/python -m tests.matrix
 
 lint: $(VENV)/.dev ## ruff and pyright
 	@echo "-- ruff check"

@@ -445,12 +445,12 @@ def test_questions_load_nothing_of_calibration_nor_of_the_shell(asked):
 
 def declared() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional = project["optional-dependencies"]
     lines = [
         *project["dependencies"],
-        *project["optional-dependencies"]["cli"],
-        *project["optional-dependencies"]["sampling"],
+        *(line for extra in ("cli", "mcp", "sampling") for line in optional[extra]),
     ]
-    return {re.split(r"[\[<>=~ ]", line)[0] for line in lines}
+    return {re.split(r"[\[<>=~ ]", line)[0] for line in lines} - {project["name"]}
 
 
 def test_every_import_is_declared():

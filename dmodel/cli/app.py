@@ -37,6 +37,7 @@ COMMANDS = {
     "theory": "Answer tables of a study of limits to training.",
     "catalog": "What is known by name, each number with its source.",
     "explore": "Write the model as a page for the browser.",
+    "mcp": "Serve these commands as tools of an agent.",
     "demo": "The whole path on published measurements: a report.",
     "experiment": "List the studies, or run one.",
 }

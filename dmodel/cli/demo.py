@@ -13,7 +13,16 @@ import typer
 
 from dmodel.cli.compiled import ready
 from dmodel.cli.options import Degrees, Job, Json, Seed
-from dmodel.cli.output import Document, deliver, percent, plain, say, seconds, show_lines
+from dmodel.cli.output import (
+    Document,
+    check_installed,
+    deliver,
+    percent,
+    plain,
+    say,
+    seconds,
+    show_lines,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,6 +66,7 @@ def command(
     design, elasticities, figures and report.html."""
     from dmodel.report.page import write
 
+    check_installed("matplotlib")
     ready()
     started = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)

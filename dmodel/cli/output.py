@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,6 +17,7 @@ import typer
 
 from dmodel.cli.table import folded, laid_out
 from dmodel.errors import InputError
+from dmodel.installed import how_to_get
 from dmodel.report.text import digits, gib, percent, seconds
 
 if TYPE_CHECKING:
@@ -108,6 +110,17 @@ def check_figure(figure: Path | None, file: Path | None = None) -> None:
         raise InputError(f"--figure {figure}: expected the name of a PNG file")
     if not figure.parent.is_dir():
         raise InputError(f"--figure {figure}: no folder {figure.parent}; name one that exists")
+    check_installed("matplotlib")
+
+
+def check_installed(module: str) -> None:
+    """Refuse what needs a package that was left out at installation, before anything is computed.
+
+    Raises:
+      InputError: it is not there; which extra brings it.
+    """
+    if find_spec(module) is None:
+        raise InputError(how_to_get(module) or f"the package {module} is not installed")
 
 
 def _is_one_file(one: Path | None, other: Path | None) -> bool:

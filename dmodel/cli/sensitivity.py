@@ -75,9 +75,11 @@ Map = Annotated[
 ]
 Loss = Annotated[
     float | None,
-    typer.Option(help="Loss of time_to_loss; default: that of 20 tokens per parameter."),
+    typer.Option(
+        help="Loss of time_to_loss [nat/token]; default: that of 20 tokens per parameter."
+    ),
 ]
-Days = Annotated[float, typer.Option("--deadline-days", help="Time of largest_run.")]
+Days = Annotated[float, typer.Option("--deadline-days", help="Time of largest_run [day].")]
 Check = Annotated[
     bool,
     typer.Option(

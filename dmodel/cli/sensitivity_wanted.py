@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dmodel.cli.design_risk import MAX_RISK, risk_of
 from dmodel.cli.options import Degrees
+from dmodel.cli.output import check_installed
 from dmodel.cli.sensitivity_shown import make_folder
 from dmodel.errors import InputError
 
@@ -45,7 +46,10 @@ def check_options(w: Wanted, degrees: Degrees) -> None:
         range_of(text)
     if w.axes:
         axes_of(w.axes)
+    if w.base:
+        check_installed("SALib")
     if w.report is not None:
+        check_installed("matplotlib")
         make_folder(w.report)
 
 
