@@ -38,18 +38,7 @@ def asked(name: str) -> list[Inputs]:
 def training(name: str) -> list[Inputs]:
     """A line for each row that some task may be fitted to: `usable_for` names tasks, with
     `task/draw` where not every draw of it may."""
-    known, values = table(), measured(table())
-    found: dict[str, list[str]] = {}
-    own = tasks(name)
-    for label in dict.fromkeys(task.name for task in own):
-        draws = [task for task in own if task.name == label]
-        may = {task.draw: usable(name, task) for task in draws}
-        for i, row in enumerate(known.ids):
-            where = [draw for draw, mask in may.items() if mask[i]]
-            if len(where) == len(draws):
-                found.setdefault(row, []).append(label)
-            elif where:
-                found.setdefault(row, []).extend(f"{label}/{draw}" for draw in where)
+    values = measured(table())
     return [
         {
             "id": row,
@@ -58,8 +47,22 @@ def training(name: str) -> list[Inputs]:
             MEASURED[0]: _cell(values["seconds"][row]),
             MEASURED[1]: _cell(values["bytes"][row]),
         }
-        for row, where in found.items()
+        for row, where in _usable_for(name).items()
     ]
+
+
+def _usable_for(name: str) -> dict[str, list[str]]:
+    """Tasks, or draws of them, that each row may be used for; rows without any are left out."""
+    found: dict[str, list[str]] = {}
+    own = tasks(name)
+    for label in dict.fromkeys(task.name for task in own):
+        may = {task.draw: usable(name, task) for task in own if task.name == label}
+        for i, row in enumerate(table().ids):
+            where = [draw for draw, mask in may.items() if mask[i]]
+            said = [label] if len(where) == len(may) else [f"{label}/{draw}" for draw in where]
+            if said:
+                found.setdefault(row, []).extend(said)
+    return found
 
 
 def _cell(value: float) -> str:

@@ -136,7 +136,7 @@ def write(results: Mapping[str, Any], path: Path) -> Path:
     """Results as JSON, a line for each score."""
     lists = ("scores", "tasks")
     head = {key: value for key, value in results.items() if key not in lists}
-    text = json.dumps(head, indent=1, ensure_ascii=False, allow_nan=False).rstrip("\n}")
+    text = json.dumps(head, indent=1, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
     for key in lists:
         lines = (json.dumps(line, allow_nan=False) for line in results[key])
         text += f',\n "{key}": [\n  ' + ",\n  ".join(lines) + "\n ]"

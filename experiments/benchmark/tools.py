@@ -109,7 +109,7 @@ TOOLS: dict[str, Tool] = {
         "https://github.com/MooreThreads/SimuMax",
         True,
         1.0,
-        (0.4, 0.6, 0.8, 1.3),
+        (0.5, 1.8),
         "factor on the rates of products",
     ),
     "megatron": Tool(
@@ -225,11 +225,12 @@ def answers(name: str, known: Known, own: float, tuned: bool) -> Answers | None:
     """A tool's answers to a protocol; None where it says nothing of the kind, or has no constant.
 
     Args:
-      own: its constant as it comes. tuned: set the constant on the protocol's training rows.
+      own: its constant as it comes. tuned: set the constant on the protocol's training rows; of
+        memory, a factor.
     """
     kind = protocol(name).answer
     if kind != SECONDS:
-        return None if tuned or not known.bytes else _of_memory(name, known)
+        return _of_memory(name, known, tuned) if known.bytes else None
     if not known.seconds or (tuned and math.isnan(own)):
         return None
     found: Answers = {}
@@ -242,18 +243,30 @@ def answers(name: str, known: Known, own: float, tuned: bool) -> Answers | None:
     return found
 
 
-def _of_memory(name: str, known: Known) -> Answers:
+def _of_memory(name: str, known: Known, tuned: bool) -> Answers:
     """Answers in bytes; as a probability of running out, the share that the peak has of itself and
-    the device: a half where they are alike."""
+    the device: a half where they are alike. Tuned: times one factor, set on the training rows."""
     risky = protocol(name).answer == PROBABILITY
     found: Answers = {}
     for task in tasks(name):
+        factor = _factor(name, task, known) if tuned else 1.0
         for question in task.judge:
-            held = known.bytes.get(row_of(question))
-            if held is not None:
+            if row_of(question) in known.bytes:
+                held = factor * known.bytes[row_of(question)]
                 value = held / (held + size_of(question)) if risky else held
                 found[question, task.draw] = Answer(value)
     return found
+
+
+def _factor(name: str, task: Task, known: Known) -> float:
+    """The middle of measured over predicted peaks of the rows that are not hidden [1]."""
+    was, may = measured(table())["bytes"], usable(name, task)
+    ratios = [
+        was[row] / known.bytes[row]
+        for row, allowed in zip(table().ids, may.tolist(), strict=True)
+        if allowed and row in known.bytes and was[row] > 0.0
+    ]
+    return float(np.median(ratios)) if len(ratios) >= ENOUGH else 1.0
 
 
 def _set(name: str, task: Task, known: Known) -> Callable[[str], float]:
@@ -277,12 +290,15 @@ def _set(name: str, task: Task, known: Known) -> Callable[[str], float]:
 
 
 def _best(rows: Sequence[str], known: Known) -> float:
-    """The constant with the least mean |ln(predicted / measured)| of some rows."""
-    was = measured(table())["seconds"]
+    """The constant with the least mean |ln(predicted / measured)| of some rows, each source of
+    which weighs alike."""
+    was, place = measured(table())["seconds"], table().place
+    sources = table().cases.labels.source[[place[row] for row in rows]]
+    _, of, count = np.unique(sources, return_inverse=True, return_counts=True)
     ends = [[min(known.seconds[row]), max(known.seconds[row])] for row in rows]
     tried = np.geomspace(min(e[0] for e in ends), max(e[1] for e in ends), GRID)
     off = [np.abs(np.log(_at(known.seconds[row], tried) / was[row])) for row in rows]
-    return float(tried[np.argmin(np.mean(off, 0))])
+    return float(tried[np.argmin(np.average(off, 0, weights=1.0 / count[of]))])
 
 
 def _at(by_constant: Mapping[float, float], constant: np.ndarray | float) -> np.ndarray | float:

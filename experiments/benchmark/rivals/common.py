@@ -100,9 +100,12 @@ def answers(model: Model, jobs: list[Job], constants: list[float | None]) -> Ite
                 yield {**line, "reason": str(e)}
                 break
             except Exception as e:  # the tool's own refusals come in all kinds
-                yield {**line, "reason": f"{type(e).__name__}: {e}".splitlines()[0][:120]}
+                why = f"{type(e).__name__}: {e}".splitlines()[0]
+                yield {**line, "reason": why[:120].rstrip(": ")}
                 break
             yield {**line, "seconds": _cell(found.seconds), "bytes": _cell(found.bytes)}
+            if found.seconds is None:
+                break
 
 
 def _cell(value: float | None) -> str:

@@ -1,8 +1,9 @@
 """mlsysim (Reddi et al.), from the index: its `DistributedModel` and `TrainingMemoryModel`.
 
-Its chips where it has them; the network is the row's. A model is its parameters, layers and width,
-so every kind of layer can be expressed. Constant: the compute efficiency; without one its default,
-0.5. The exchange of gradients overlaps as its default says (0.85). It has no context parallelism.
+Its chips; on others it is asked about memory alone. The network is the row's. A model is its
+parameters, layers and width, so every kind of layer can be expressed. Constant: the compute
+efficiency; without one its default, 0.5. The exchange of gradients overlaps as its default says
+(0.85). It has no context parallelism.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ CHIPS = {
     "TPU-v6e": "TPUv6",
 }
 PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "fp8", "int8": "int8"}
+ANY = "H100"
+"""The chip of jobs on others, of which only memory is asked."""
+
 OWN = 0.5
 """Default of its `efficiency`."""
 
@@ -36,59 +40,66 @@ def prepare(checkout: Path | None) -> tuple[Any, str]:
     """The adapter's model, and the version."""
     del checkout
     tool = importlib.import_module("mlsysim")
-    parts = {
-        name: importlib.import_module(f"mlsysim.{name}") for name in ("solvers", "models.types")
-    }
-    parts["systems"] = importlib.import_module("mlsysim.systems.types")
-    time_model = parts["solvers"].DistributedModel()
-    memory_model = parts["solvers"].TrainingMemoryModel()
     quantity = importlib.import_module("mlsysim.core.units").Q_
+    solvers = importlib.import_module("mlsysim.solvers")
+    models = importlib.import_module("mlsysim.models.types")
+    systems = importlib.import_module("mlsysim.systems.types")
 
     def answer(job: Job, constant: float | None) -> Answer:
-        chip = _chip(job, tool)
-        precision = _precision(job, chip)
-        model = _model(job, parts["models.types"], quantity)
-        fleet = _fleet(job, chip, parts["systems"], quantity)
-        degrees = {name: job.count(name[:2]) for name in ("tp_size", "pp_size", "ep_size")}
-        found = time_model.solve(
-            model,
-            fleet,
-            batch_size=job.count("global_batch"),
-            precision=precision,
-            efficiency=constant or OWN,
-            **degrees,
-            v_stages=job.count("interleave"),
-            microbatch_count=job.micro_batches,
-            zero_stage=job.count("zero_stage"),
-            is_lora=job.flag("adapters"),
-            activation_recomputation=job.text("recompute") == "full",
-            overlap_comm=True,
-            seq_len=job.count("seq_len"),
-        )
-        held = memory_model.solve(
-            model,
-            chip,
-            batch_size=job.count("global_batch"),
-            seq_len=job.count("seq_len"),
-            precision="bf16",
-            activation_checkpointing=job.text("recompute"),
-            **degrees,
-            dp_size=job.count("dp"),
-            zero_stage=job.count("zero_stage"),
-            gradient_accumulation_steps=max(job.micro_batches // job.count("pp"), 1),
-            sequence_parallel=job.flag("sp"),
-        )
-        memory = None if job.flag("adapters") else held.total_memory.m_as("byte")
-        return Answer(found.step_latency_total.m_as("second"), memory)
+        require(job.count("cp") == 1, "context parallelism")
+        name = CHIPS.get(job.text("accelerator"))
+        chip = getattr(tool.Hardware.Cloud, name or ANY)
+        model = _model(job, models, quantity)
+        memory = None if job.flag("adapters") else _memory(job, solvers, model, chip)
+        if name is None:
+            require(memory is not None, f"chip {job.text('accelerator')}")
+            return Answer(None, memory)
+        fleet = _fleet(job, chip, systems, quantity)
+        return Answer(_seconds(job, solvers, model, fleet, constant or OWN), memory)
 
     return answer, importlib.metadata.version("mlsysim")
 
 
-def _chip(job: Job, tool: Any) -> Any:
-    require(job.count("cp") == 1, "context parallelism")
-    name = CHIPS.get(job.text("accelerator"))
-    require(name is not None, f"chip {job.text('accelerator')}")
-    return getattr(tool.Hardware.Cloud, str(name))
+def _seconds(job: Job, solvers: Any, model: Any, fleet: Any, efficiency: float) -> float:
+    """Step time [s]."""
+    found = solvers.DistributedModel().solve(
+        model,
+        fleet,
+        batch_size=job.count("global_batch"),
+        precision=_precision(job, fleet.node.accelerator),
+        efficiency=efficiency,
+        tp_size=job.count("tp"),
+        pp_size=job.count("pp"),
+        ep_size=job.count("ep"),
+        v_stages=job.count("interleave"),
+        microbatch_count=job.micro_batches,
+        zero_stage=job.count("zero_stage"),
+        is_lora=job.flag("adapters"),
+        activation_recomputation=job.text("recompute") == "full",
+        overlap_comm=True,
+        seq_len=job.count("seq_len"),
+    )
+    return found.step_latency_total.m_as("second")
+
+
+def _memory(job: Job, solvers: Any, model: Any, chip: Any) -> float:
+    """Peak memory of a device [byte], with the micro-batches that a stage holds at once."""
+    found = solvers.TrainingMemoryModel().solve(
+        model,
+        chip,
+        batch_size=job.count("global_batch"),
+        seq_len=job.count("seq_len"),
+        precision="bf16",
+        activation_checkpointing=job.text("recompute"),
+        tp_size=job.count("tp"),
+        pp_size=job.count("pp"),
+        ep_size=job.count("ep"),
+        dp_size=job.count("dp"),
+        zero_stage=job.count("zero_stage"),
+        gradient_accumulation_steps=max(job.micro_batches // job.count("pp"), 1),
+        sequence_parallel=job.flag("sp"),
+    )
+    return found.total_memory.m_as("byte")
 
 
 def _precision(job: Job, chip: Any) -> str:
