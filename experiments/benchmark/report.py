@@ -219,7 +219,7 @@ def draw(results: Results) -> Any:
     figure = style.new_figure(8.6, len(names) * (0.9 + 0.13 * max(most, 4)))
     for axes, name in zip(figure.subplots(len(names), 1, squeeze=False)[:, 0], names, strict=True):
         _panel(axes, results, name)
-    figure.axes[0].legend(loc="lower right", fontsize=8)
+    figure.axes[0].legend(loc="lower left", fontsize=8)
     return figure
 
 

@@ -140,7 +140,9 @@ def _copied(job: Job, system: dict[str, Any], links: dict[str, Any]) -> None:
         if isinstance(network, dict):
             fast = "intra" in name
             rate = job.real("fast_bytes_per_s" if fast else "slow_bytes_per_s")
-            network["bandwidth"]["gbps"] = rate / GIGA
+            # between nodes it is the bandwidth of a node, which its devices share
+            shared = 1 if fast else job.count("domain_size")
+            network["bandwidth"]["gbps"] = shared * rate / GIGA
     system["networks"]["intra_with_pcie"] = False
     system["num_per_node"] = job.count("domain_size")
     if job.text("accelerator") != "A100-80GB":
