@@ -1,0 +1,1 @@
+"""A public benchmark of tools that predict step times and memory of distributed training."""
