@@ -3,8 +3,10 @@ reads."""
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Any
 
+from dmodel.asked import OF_LAYOUT as OPEN
 from dmodel.blocks import ALL, KINDS
 from dmodel.catalog import systems
 from dmodel.catalog.facts import CONDITIONS, HEADS, Fact, Rule
@@ -15,11 +17,16 @@ from dmodel.counted import FAR, NEAR
 from dmodel.deciding import BYTES
 from dmodel.deciding import LEAVES as DECIDED
 from dmodel.described import FIRST
+from dmodel.design import Choices
+from dmodel.design.judge import DIGITS
+from dmodel.design.rows import PLAINNESS
 from dmodel.recomputation import MODULES
 from dmodel.records import LEAVES, NEEDS, OF_MODEL, Model
 from dmodel.resolve import NEUTRAL, OPERAND_BYTES, OVERRIDDEN
+from dmodel.searching import AGAIN, RISK
 from dmodel.shape import FROM_MODEL, OF_PARTS
 from dmodel.units import HOUR
+from dmodel.varying import INPUTS, MEANT, OF_LAYOUT
 
 Document = dict[str, Any]
 
@@ -62,6 +69,27 @@ def document() -> Document:
         "quantities": {n: {"part": q.part, "leaf": q.leaf} for n, q in QUANTITIES.items()},
         "constants": {"far": FAR, "near": NEAR, "all": ALL},
         "needs": NEEDS,
+        "search": _search(),
+    }
+
+
+def _search() -> Document:
+    """What a search over layouts varies, and what facts may ask of a layout."""
+    usual = Choices()
+    return {
+        "zero": list(usual.zero),
+        "recompute": list(usual.recompute or ()),
+        "schedules": list(usual.schedules),
+        "sp": list(usual.sp),
+        "risk": RISK,
+        "deviations": NormalDist().inv_cdf(RISK),
+        "digits": DIGITS,
+        "plainness": list(PLAINNESS),
+        "open": sorted(OPEN),
+        "neutral": list(AGAIN),
+        "asked": list(OF_LAYOUT),
+        "inputs": {rule: list(names) for rule, names in INPUTS.items()},
+        "meant": list(MEANT),
     }
 
 
@@ -99,7 +127,8 @@ def _leaf(name: str) -> str:
 
 def _kind(kind: Any) -> Document:
     fields = {name: _default(kind, name) for name in kind.__dataclass_fields__}
-    return {"counted": list(kind.COUNTED), "fields": fields}
+    marks = {name.lower(): list(getattr(kind, name)) for name in ("COUNTED", "SPLIT", "COPIED")}
+    return {**marks, "fields": fields}
 
 
 def _default(record: Any, name: str) -> float | None:
@@ -116,6 +145,7 @@ def _stack(file: File) -> Document:
         "extends": list(file.extends),
         "members": list(file.members),
         "aliases": list(file.aliases),
+        "runs": dict(file.runs),
         "fact": [_fact(fact) for fact in file.facts],
     }
 

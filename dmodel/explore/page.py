@@ -17,6 +17,7 @@ from dmodel.explore.data import document
 from dmodel.explore.structures import models, programs
 from dmodel.footprint import LEAST, SPREAD
 from dmodel.profiles import Profile
+from dmodel.profiles.record import VARIANTS
 
 FEWEST = 2
 """Models of the catalog that a structure has at least, for its programs to be on the page."""
@@ -45,7 +46,7 @@ def page(profile: Profile, tell: Callable[[str], None] = lambda _: None) -> str:
         made = _programs(name, known[0], tell)
         texts = {key: one.pop("text") for key, one in made.items()}
         programs_of[name], packed[name] = made, _packed(name, texts)
-    own = _profile(profile)
+    own = profile_document(profile)
     given = {
         "data": document(),
         "profile": own,
@@ -82,8 +83,8 @@ def _packed(name: str, texts: Mapping[str, str]) -> str:
     return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
 
 
-def _profile(profile: Profile) -> Document:
-    """A profile's coefficients and footprints; covariances are left out."""
+def profile_document(profile: Profile) -> Document:
+    """A profile's coefficients and footprints, as the page has them."""
     offsets = {
         grouping: {name: _numbers(values) for name, values in of.items()}
         for grouping, of in profile.offsets.items()
@@ -97,6 +98,7 @@ def _profile(profile: Profile) -> Document:
         "offsets": offsets,
         "footprints": footprints,
         "least": {"footprint": _plain(LEAST), "spread": SPREAD},
+        "variants": VARIANTS,
     }
 
 

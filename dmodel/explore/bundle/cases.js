@@ -20,6 +20,7 @@ var __toCommonJS = (mod) => __copyProps(__defProp({}, "__esModule", { value: tru
 var cases_exports = {};
 __export(cases_exports, {
   answers: () => answers,
+  best: () => best,
   infinite: () => infinite
 });
 module.exports = __toCommonJS(cases_exports);
@@ -124,10 +125,26 @@ var Catalog = class {
   }
   chain(file) {
     const inherited = file.extends.flatMap((name) => {
-      const parent = this.data.stacks[name] ?? this.data.stacks[this.knownFamily(name.split("/")[0])?.[1] ?? ""];
+      const parent = this.parent(name);
       return parent ? this.chain(parent) : [];
     });
     return [...inherited, ...file.fact];
+  }
+  /** What a search may propose for a stack, of its file or what that extends. */
+  runs(name) {
+    const seen = (file) => {
+      if (Object.keys(file.runs).length) return file.runs;
+      for (const each of file.extends) {
+        const parent = this.parent(each), found2 = parent ? seen(parent) : {};
+        if (Object.keys(found2).length) return found2;
+      }
+      return {};
+    };
+    const found = this.knownFamily(name.split("/")[0].trim());
+    return found ? seen(this.data.stacks[found[1]]) : {};
+  }
+  parent(name) {
+    return this.data.stacks[name] ?? this.data.stacks[this.knownFamily(name.split("/")[0])?.[1] ?? ""];
   }
   /** Family, variant, release and facts of a stack. */
   stackAnew(name) {
@@ -151,6 +168,198 @@ var Catalog = class {
   }
 };
 var NEWEST = [1e6];
+
+// models.ts
+var own = (model, name) => model[name];
+var parts = (of) => [...of.model.mixers, ...of.model.feeds];
+var having = (of, name) => parts(of).filter((part) => name in part);
+function structure(of) {
+  const pairs = of.pairs.map((pair) => pair.join("+")).join(" ");
+  return `${of.kinds.mixers.join(",")}|${of.kinds.feeds.join(",")}|${pairs}`;
+}
+var Models = class {
+  constructor(kinds, sizes) {
+    this.kinds = kinds;
+    this.sizes = sizes;
+  }
+  kinds;
+  sizes;
+  partOf(said2) {
+    const kind = this.kinds[said2.kind], found = {};
+    for (const [name, usual] of Object.entries(kind.fields)) {
+      const value2 = said2[name] ?? usual;
+      if (value2 === null) throw new InputError(`${said2.kind}: ${name} missing`);
+      found[name] = Number(value2);
+    }
+    return found;
+  }
+  side(blocks, name) {
+    const keys = [], kinds = [], found = [], places = [];
+    for (const block of blocks) {
+      const said2 = block[name];
+      if (!said2) {
+        places.push(-1);
+        continue;
+      }
+      const key = JSON.stringify(Object.entries(said2).sort(([a], [b]) => a < b ? -1 : 1));
+      if (!keys.includes(key)) {
+        keys.push(key);
+        kinds.push(said2.kind);
+        found.push(this.partOf(said2));
+      }
+      places.push(keys.indexOf(key));
+    }
+    return [kinds, found, places];
+  }
+  assembled(sizes, blocks, order2 = [], further) {
+    const total = blocks.reduce((sum, block) => sum + block.layers, 0);
+    const [mixerKinds, mixers, first] = this.side(blocks, "mixer");
+    const [feedKinds, feeds, second] = this.side(blocks, "feed");
+    const heads = further ?? [blocks.length - 1];
+    const model = {
+      shares: blocks.map((block) => block.layers / total),
+      further: blocks.map((_, k) => heads.filter((each) => each === k).length),
+      mixers,
+      feeds
+    };
+    for (const [name, usual] of Object.entries(this.sizes))
+      model[name] = name === "n_layers" ? total : sizes[name] ?? usual;
+    const pairs = first.map((i, k) => [i, second[k]]);
+    return { model, kinds: { mixers: mixerKinds, feeds: feedKinds }, pairs, order: order2 };
+  }
+  of(shape) {
+    const { blocks, order: order2, further, ...sizes } = shape;
+    if (blocks === void 0) return this.decoder(sizes);
+    const laid = (order2 ?? "").split(" ").filter(Boolean).flatMap((run) => {
+      const [kind, many] = run.split("x").map(Number);
+      return Array(many ?? 1).fill(kind);
+    });
+    return this.assembled(sizes, blocks, laid, further);
+  }
+  decoder(shape) {
+    const said2 = { ...shape };
+    const taken = /* @__PURE__ */ new Set(["n_layers"]);
+    const pick = (kind, names) => {
+      const part = { kind };
+      for (const name of names) if (name in said2) part[name] = said2[name], taken.add(name);
+      return part;
+    };
+    const fields = (kind) => Object.keys(this.kinds[kind].fields);
+    const inner = (kind) => fields(kind).filter((n) => !(n in this.sizes));
+    const experts = (said2.n_experts ?? 1) > 1 ? "experts" : "dense";
+    const block = {
+      layers: said2.n_layers,
+      mixer: pick("attention", inner("attention")),
+      feed: pick(experts, inner(experts))
+    };
+    return this.assembled(said2, [block]);
+  }
+};
+function shortened(of, layers2) {
+  if (layers2 === null || layers2 === own(of.model, "n_layers")) return of;
+  return { ...of, model: { ...of.model, n_layers: layers2 }, order: [] };
+}
+function sized(of, sizes) {
+  const changed2 = (part) => {
+    const found = { ...part };
+    for (const [name, value2] of Object.entries(sizes)) if (name in part) found[name] = value2;
+    return found;
+  };
+  const model = { ...of.model, mixers: of.model.mixers.map(changed2) };
+  model.feeds = of.model.feeds.map(changed2);
+  for (const [name, value2] of Object.entries(sizes)) {
+    if (name in of.model) model[name] = value2;
+    else if (!having(of, name).length)
+      throw new InputError(`${name}: no part of this model has it`);
+  }
+  return { ...of, model };
+}
+var layers = (of) => own(of.model, "n_layers") + own(of.model, "n_mtp") * of.model.further.reduce((a, b) => a + b, 0);
+function weights(of) {
+  const whole = layers(of), { model } = of;
+  const kinds = of.pairs.map((_, k) => (own(model, "n_layers") * model.shares[k] + own(model, "n_mtp") * model.further[k]) / whole);
+  const side = (place, count) => Array.from({ length: count }, (_, i) => {
+    const held2 = kinds.filter((_2, k) => of.pairs[k][place] === i);
+    return held2.length === kinds.length ? 1 : held2.reduce((a, b) => a + b, 0);
+  });
+  return [...side(0, model.mixers.length), ...side(1, model.feeds.length)];
+}
+function value(of, name, otherwise = 0) {
+  if (name in of.model) return own(of.model, name);
+  const each = weights(of);
+  const found = parts(of).map((part, i) => [each[i], part[name]]).filter(([, x]) => x !== void 0);
+  if (!found.length) return otherwise;
+  const whole = found.reduce((sum, [weight]) => sum + weight, 0);
+  if (found.length === 1 && whole === 1) return found[0][1];
+  return whole > 0 ? found.reduce((sum, [weight, x]) => sum + weight * x, 0) / whole : otherwise;
+}
+var WITHOUT = { gated_mlp: 0 };
+function columnsOf(of, names) {
+  const each = weights(of), all = parts(of), found = {};
+  const most = (name) => {
+    if (name in of.model) return own(of.model, name);
+    let best2 = -1, value2 = WITHOUT[name] ?? 1;
+    all.forEach((part, i) => {
+      if (name in part && each[i] > best2) [best2, value2] = [each[i], part[name]];
+    });
+    return value2;
+  };
+  for (const name of [...names, "seq_len"]) found[name] = most(name);
+  if (!having(of, "n_kv_heads").length) found.n_kv_heads = found.n_heads;
+  const routed = of.model.feeds.find((feed) => "n_experts" in feed);
+  found.d_ff = routed ? routed.d_ff : most("d_ff");
+  return found;
+}
+
+// profile.ts
+function footprintOf(profile, family, variant) {
+  const own2 = profile.footprints[variant ? `${family}/${variant}` : family];
+  if (own2) return own2;
+  const alike = profile.footprints[`${family}/*`];
+  if (!alike) return profile.least;
+  return { ...alike, spread: Math.hypot(alike.spread, profile.variants) };
+}
+function lineage(catalog, family) {
+  const seen = (id) => {
+    const file = catalog.data.stacks[id];
+    if (!file) return "";
+    if (file.lineage) return file.lineage;
+    for (const name of file.extends) {
+      const found = seen(catalog.knownFamily(name.split("/")[0])?.[1] ?? name);
+      if (found) return found;
+    }
+    return "";
+  };
+  const known2 = catalog.knownFamily(family);
+  return known2 && seen(known2[1]) || (known2 ? known2[0] : family);
+}
+function members(catalog, accelerator, stack) {
+  const main = catalog.known("chips", accelerator);
+  const chip = main === void 0 ? accelerator : catalog.knownAs(main);
+  const generation = catalog.generation(chip);
+  const of = stack ? catalog.stack(stack) : null;
+  const name = of?.basis ?? "";
+  const both = Boolean(chip && name);
+  return {
+    generation,
+    accelerator: chip,
+    lineage: name ? lineage(catalog, name) : "",
+    stack: name,
+    variant: of?.variant ? `${name}/${of.variant}` : "",
+    port: both ? `${generation || chip} ${name}` : "",
+    pair: both ? `${chip} ${name}` : ""
+  };
+}
+function coefficients(profile, of) {
+  const found = {};
+  profile.names.forEach((name, i) => {
+    let z = profile.center[i];
+    for (const [grouping, member] of Object.entries(of))
+      z += profile.offsets[grouping]?.[member]?.[i] ?? 0;
+    found[name] = profile.shares[i] ? 1 / (1 + Math.exp(-z)) : Math.exp(z);
+  });
+  return found;
+}
 
 // programs.ts
 var KEYS = /* @__PURE__ */ new WeakMap();
@@ -201,10 +410,14 @@ var Facts = class {
   }
   catalog;
   kindOf(name, wanted) {
-    const known = this.catalog.data.conditions[name];
-    if (known !== void 0) return known;
+    const known2 = this.catalog.data.conditions[name];
+    if (known2 !== void 0) return known2;
     const first = Array.isArray(wanted) && wanted.length ? wanted[0] : wanted;
     return isNumber(first) || isRange(first) ? "number" : "word";
+  }
+  /** Whether a value of a word is what a condition wants. */
+  test(name, wanted, value2) {
+    return this.holds(wanted, this.kindOf(name, wanted), value2);
   }
   holds(wanted, kind, value2) {
     if (Array.isArray(wanted)) {
@@ -238,18 +451,18 @@ var Facts = class {
   }
   /** Facts in order; the last that holds decides a name. */
   apply(facts, words, given) {
-    let known = words;
+    let known2 = words;
     const values = {}, by = /* @__PURE__ */ new Map(), held2 = [];
     for (const fact of facts) {
       const when = Object.entries(fact.when ?? {});
-      if (!when.every(([n, w]) => this.holds(w, this.kindOf(n, w), known[n]))) continue;
+      if (!when.every(([n, w]) => this.test(n, w, known2[n]))) continue;
       held2.push(fact);
       const open = Object.entries(fact.set ?? {}).filter(([name]) => !given.has(name));
       for (const [name, value2] of [...open, ...Object.entries(fact.means ?? {})]) {
         values[name] = typeof value2 === "boolean" ? Number(value2) : value2;
         by.set(name, fact);
       }
-      known = { ...words, ...values };
+      known2 = { ...words, ...values };
     }
     const decided = new Set(by.values());
     return { values, facts: held2.filter((fact) => decided.has(fact)) };
@@ -282,6 +495,13 @@ function held(of) {
   const most = alike ? layers2 / pp : Math.max(items + Number(more > 0) - 1, between);
   const last = (alike ? layers2 / pp : items - 1) + further;
   return [Math.max(most, last), last];
+}
+function shortBy(layers2, pp, interleave) {
+  const chunks = pp * interleave, items = layers2 + ENDS, over = layers2 % chunks;
+  const missing = Math.max((chunks - 1) * Math.ceil(items / chunks) + 1 - items, 0);
+  const last = held({ layers: layers2, pp, interleave, further: 0 })[1];
+  const apart = Math.min(over, missing + Math.max(1 - last, 0));
+  return (layers2 % pp === 0 ? over : apart) + Math.max(pp - layers2, 0);
 }
 function chunkLayers(layers2, pp, interleave) {
   const chunks = Math.trunc(pp * interleave);
@@ -359,7 +579,7 @@ function stages(way, of, written) {
   return [fullest - (of.layers + of.further) / of.pp, fullest - found.last];
 }
 var LAYER = 1.05;
-var headCost = (width, inner, vocab) => vocab / (LAYER * (4 * width + 3 * inner));
+var headCost = (width2, inner, vocab) => vocab / (LAYER * (4 * width2 + 3 * inner));
 
 // machine.ts
 var LARGEST_HOST = 16;
@@ -441,148 +661,6 @@ function machine(catalog, question, values) {
   return changed(catalog, { chip, network, devices: 0 }, question.settings);
 }
 
-// models.ts
-var own = (model, name) => model[name];
-var parts = (of) => [...of.model.mixers, ...of.model.feeds];
-var having = (of, name) => parts(of).filter((part) => name in part);
-function structure(of) {
-  const pairs = of.pairs.map((pair) => pair.join("+")).join(" ");
-  return `${of.kinds.mixers.join(",")}|${of.kinds.feeds.join(",")}|${pairs}`;
-}
-var Models = class {
-  constructor(kinds, sizes) {
-    this.kinds = kinds;
-    this.sizes = sizes;
-  }
-  kinds;
-  sizes;
-  partOf(said) {
-    const kind = this.kinds[said.kind], found = {};
-    for (const [name, usual] of Object.entries(kind.fields)) {
-      const value2 = said[name] ?? usual;
-      if (value2 === null) throw new InputError(`${said.kind}: ${name} missing`);
-      found[name] = Number(value2);
-    }
-    return found;
-  }
-  side(blocks, name) {
-    const keys = [], kinds = [], found = [], places = [];
-    for (const block of blocks) {
-      const said = block[name];
-      if (!said) {
-        places.push(-1);
-        continue;
-      }
-      const key = JSON.stringify(Object.entries(said).sort(([a], [b]) => a < b ? -1 : 1));
-      if (!keys.includes(key)) {
-        keys.push(key);
-        kinds.push(said.kind);
-        found.push(this.partOf(said));
-      }
-      places.push(keys.indexOf(key));
-    }
-    return [kinds, found, places];
-  }
-  assembled(sizes, blocks, order2 = [], further) {
-    const total = blocks.reduce((sum, block) => sum + block.layers, 0);
-    const [mixerKinds, mixers, first] = this.side(blocks, "mixer");
-    const [feedKinds, feeds, second] = this.side(blocks, "feed");
-    const heads = further ?? [blocks.length - 1];
-    const model = {
-      shares: blocks.map((block) => block.layers / total),
-      further: blocks.map((_, k) => heads.filter((each) => each === k).length),
-      mixers,
-      feeds
-    };
-    for (const [name, usual] of Object.entries(this.sizes))
-      model[name] = name === "n_layers" ? total : sizes[name] ?? usual;
-    const pairs = first.map((i, k) => [i, second[k]]);
-    return { model, kinds: { mixers: mixerKinds, feeds: feedKinds }, pairs, order: order2 };
-  }
-  of(shape) {
-    const { blocks, order: order2, further, ...sizes } = shape;
-    if (blocks === void 0) return this.decoder(sizes);
-    const laid = (order2 ?? "").split(" ").filter(Boolean).flatMap((run) => {
-      const [kind, many] = run.split("x").map(Number);
-      return Array(many ?? 1).fill(kind);
-    });
-    return this.assembled(sizes, blocks, laid, further);
-  }
-  decoder(shape) {
-    const said = { ...shape };
-    const taken = /* @__PURE__ */ new Set(["n_layers"]);
-    const pick = (kind, names) => {
-      const part = { kind };
-      for (const name of names) if (name in said) part[name] = said[name], taken.add(name);
-      return part;
-    };
-    const fields = (kind) => Object.keys(this.kinds[kind].fields);
-    const inner = (kind) => fields(kind).filter((n) => !(n in this.sizes));
-    const experts = (said.n_experts ?? 1) > 1 ? "experts" : "dense";
-    const block = {
-      layers: said.n_layers,
-      mixer: pick("attention", inner("attention")),
-      feed: pick(experts, inner(experts))
-    };
-    return this.assembled(said, [block]);
-  }
-};
-function shortened(of, layers2) {
-  if (layers2 === null || layers2 === own(of.model, "n_layers")) return of;
-  return { ...of, model: { ...of.model, n_layers: layers2 }, order: [] };
-}
-function sized(of, sizes) {
-  const changed2 = (part) => {
-    const found = { ...part };
-    for (const [name, value2] of Object.entries(sizes)) if (name in part) found[name] = value2;
-    return found;
-  };
-  const model = { ...of.model, mixers: of.model.mixers.map(changed2) };
-  model.feeds = of.model.feeds.map(changed2);
-  for (const [name, value2] of Object.entries(sizes)) {
-    if (name in of.model) model[name] = value2;
-    else if (!having(of, name).length)
-      throw new InputError(`${name}: no part of this model has it`);
-  }
-  return { ...of, model };
-}
-var layers = (of) => own(of.model, "n_layers") + own(of.model, "n_mtp") * of.model.further.reduce((a, b) => a + b, 0);
-function weights(of) {
-  const whole = layers(of), { model } = of;
-  const kinds = of.pairs.map((_, k) => (own(model, "n_layers") * model.shares[k] + own(model, "n_mtp") * model.further[k]) / whole);
-  const side = (place, count) => Array.from({ length: count }, (_, i) => {
-    const held2 = kinds.filter((_2, k) => of.pairs[k][place] === i);
-    return held2.length === kinds.length ? 1 : held2.reduce((a, b) => a + b, 0);
-  });
-  return [...side(0, model.mixers.length), ...side(1, model.feeds.length)];
-}
-function value(of, name, otherwise = 0) {
-  if (name in of.model) return own(of.model, name);
-  const each = weights(of);
-  const found = parts(of).map((part, i) => [each[i], part[name]]).filter(([, x]) => x !== void 0);
-  if (!found.length) return otherwise;
-  const whole = found.reduce((sum, [weight]) => sum + weight, 0);
-  if (found.length === 1 && whole === 1) return found[0][1];
-  return whole > 0 ? found.reduce((sum, [weight, x]) => sum + weight * x, 0) / whole : otherwise;
-}
-var WITHOUT = { gated_mlp: 0 };
-function columnsOf(of, names) {
-  const each = weights(of), all = parts(of), found = {};
-  const most = (name) => {
-    if (name in of.model) return own(of.model, name);
-    let best = -1, value2 = WITHOUT[name] ?? 1;
-    all.forEach((part, i) => {
-      if (name in part && each[i] > best) [best, value2] = [each[i], part[name]];
-    });
-    return value2;
-  };
-  for (const name of [...names, "seq_len"]) found[name] = most(name);
-  if (!having(of, "n_kv_heads").length) found.n_kv_heads = found.n_heads;
-  const routed = of.model.feeds.find((feed) => "n_experts" in feed);
-  found.d_ff = routed ? routed.d_ff : most("d_ff");
-  return found;
-}
-
 // recompute.ts
 var RESULTS = ["qkv", "core", "out", "up", "down"];
 var PRODUCTS = ["qkv", "out", "up", "down"];
@@ -650,7 +728,7 @@ function chosen(question, settings, experts, modules) {
   return [{ ...NOTHING, attention: Number(way === "core") }, false];
 }
 function again(question, settings, experts, modules) {
-  const [found, said] = chosen(question, settings, experts, modules);
+  const [found, said2] = chosen(question, settings, experts, modules);
   const own2 = OFFLOADS.some((name) => name in question.settings) ? question.settings : settings;
   const both = Number(own2.offload ?? 0);
   const shares = {
@@ -658,11 +736,11 @@ function again(question, settings, experts, modules) {
     inputs: Number(own2.offload_inputs ?? both),
     others: Number(own2.offload_results ?? both)
   };
-  return [{ ...found, ...shares }, said];
+  return [{ ...found, ...shares }, said2];
 }
-function isOpen(question, values, said) {
+function isOpen(question, values, said2) {
   const told = question.text("recompute") || values.recompute || values.composed;
-  return !(told || CHOICES.some((name) => name in values) || said);
+  return !(told || CHOICES.some((name) => name in values) || said2);
 }
 
 // resolve.ts
@@ -738,17 +816,17 @@ var Resolver = class {
     const built = this.catalogModel(question.text("model"));
     if (built === null) return question;
     const name = question.text("model");
-    const known = { ...this.columnsOf(name), n_params: this.parametersOf(name) };
+    const known2 = { ...this.columnsOf(name), n_params: this.parametersOf(name) };
     const differs = (name2) => {
-      const given = Number(question.columns[name2]), at = known[name2];
+      const given = Number(question.columns[name2]), at = known2[name2];
       if (name2 === "n_params") return !!given && Math.abs(given / at - 1) > constants.far;
       const counted2 = name2 === "n_experts" || name2 === "top_k" ? Math.max(given, 1) : given;
       return name2 !== "vocab" && counted2 !== at;
     };
     if ([...fromModel, "n_params"].some((name2) => !open(name2) && differs(name2))) return question;
-    const dense = !(known.n_experts > 1);
+    const dense = !(known2.n_experts > 1);
     const names = fromModel.filter((n) => !dense || n !== "n_experts" && n !== "top_k");
-    const filled = [...names, "seq_len"].filter(open).map((n) => [n, known[n]]);
+    const filled = [...names, "seq_len"].filter(open).map((n) => [n, known2[n]]);
     return question.having(Object.fromEntries(filled));
   }
   degrees(question) {
@@ -759,11 +837,11 @@ var Resolver = class {
     const derived = given.dp === null ? "dp" : blank.length === 1 ? blank[0] : "";
     for (const n of ["tp", "pp", "cp", "ep"]) if (given[n] === null && n !== derived) given[n] = 1;
     const whole = (name) => given[name] || 1;
-    const product = whole("dp") * whole("tp") * whole("pp") * whole("cp");
-    if (derived && devices % product === 0) given[derived] = devices / product;
-    else if (product !== devices)
+    const product2 = whole("dp") * whole("tp") * whole("pp") * whole("cp");
+    if (derived && devices % product2 === 0) given[derived] = devices / product2;
+    else if (product2 !== devices)
       throw new InputError(
-        `degrees do not multiply to the devices: dp\xB7tp\xB7pp\xB7cp = ${product}, devices = ${devices}`
+        `degrees do not multiply to the devices: dp\xB7tp\xB7pp\xB7cp = ${product2}, devices = ${devices}`
       );
     return {
       dp: whole("dp"),
@@ -817,8 +895,8 @@ var Resolver = class {
     const asked = { ...this.catalog.data.leaves, ...words, ...plain };
     for (const [name, each] of Object.entries(values)) {
       if (!isRule(each)) continue;
-      const said = RULES[each.rule](asked, each);
-      if (said !== null) found[name] = said;
+      const said2 = RULES[each.rule](asked, each);
+      if (said2 !== null) found[name] = said2;
     }
     return found;
   }
@@ -856,9 +934,9 @@ var Resolver = class {
     const { recompute: _, ...seen } = values;
     const asked = { ...words, ...seen, ...layout, replicas: at.dp / layout.shard };
     const late = this.applied(question, of.facts.filter((fact) => !isFirst(fact)), asked);
-    const known = { ...asked, ...this.plain(late.values) };
+    const known2 = { ...asked, ...this.plain(late.values) };
     const settings = new Set(Object.keys(question.settings));
-    const after = this.facts.apply(this.catalog.data.stacks._after.fact, known, settings);
+    const after = this.facts.apply(this.catalog.data.stacks._after.fact, known2, settings);
     const decided = this.evaluated({ ...late.values, ...after.values }, asked);
     return {
       first: values,
@@ -870,8 +948,8 @@ var Resolver = class {
   visited(question, experts) {
     const given = question.number("top_k");
     if (given || experts <= 1) return given || 1;
-    const known = this.catalogModel(this.catalog.identify(question.text("model"))[0]);
-    const columns = known && this.columns(known);
+    const known2 = this.catalogModel(this.catalog.identify(question.text("model"))[0]);
+    const columns = known2 && this.columns(known2);
     return columns && columns.n_experts === experts ? columns.top_k : 1;
   }
   known(question) {
@@ -882,12 +960,12 @@ var Resolver = class {
     const experts = Math.max(question.number("n_experts") || 1, 1);
     return same && experts === columns.n_experts ? built : null;
   }
-  shape(question, known) {
+  shape(question, known2) {
     const shape = {};
     for (const name of [...SIZES, "seq_len"]) shape[name] = question.need(name);
-    const heads = shape.n_heads, even = shape.d_model / heads;
-    const size = known === null ? even : this.columns(known).head_dim;
-    const latent = known !== null && having(known, "kv_rank").length > 0;
+    const heads = shape.n_heads, even2 = shape.d_model / heads;
+    const size = known2 === null ? even2 : this.columns(known2).head_dim;
+    const latent = known2 !== null && having(known2, "kv_rank").length > 0;
     shape.n_kv_heads = latent ? heads : question.number("n_kv_heads") || heads;
     shape.head_dim = latent ? size : question.number("head_dim") || size;
     const gated = question.number("gated_mlp");
@@ -896,12 +974,12 @@ var Resolver = class {
     shape.top_k = this.visited(question, shape.n_experts);
     return shape;
   }
-  asColumns(known, shape) {
-    const now = this.columns(known);
+  asColumns(known2, shape) {
+    const now = this.columns(known2);
     const changed2 = Object.fromEntries(
       Object.entries(shape).filter(([name, x]) => name in now && x !== now[name])
     );
-    let found = known;
+    let found = known2;
     if ("n_layers" in changed2) found = { ...found, order: [] };
     if ("d_ff" in changed2) {
       const routed = having(found, "n_experts").length > 0;
@@ -915,20 +993,20 @@ var Resolver = class {
     return sized(found, Object.fromEntries(there));
   }
   model(question, settings) {
-    const known = this.known(question), shape = this.shape(question, known);
-    const load = (known === null ? 1 : value(known, "imbalance", 1)) * Number(settings.imbalance ?? 1);
-    let found = known === null ? this.models.decoder(shape) : this.asColumns(known, shape);
+    const known2 = this.known(question), shape = this.shape(question, known2);
+    const load = (known2 === null ? 1 : value(known2, "imbalance", 1)) * Number(settings.imbalance ?? 1);
+    let found = known2 === null ? this.models.decoder(shape) : this.asColumns(known2, shape);
     if (having(found, "imbalance").length) found = sized(found, { imbalance: load });
     found = this.packed(question, settings, found);
     const trainable = Number(this.tuning(question) !== "lora");
     found = sized(found, {
       n_mtp: Number(settings.n_mtp ?? 0),
       trainable,
-      tied_embeddings: known === null ? -1 : own(known.model, "tied_embeddings")
+      tied_embeddings: known2 === null ? -1 : own(known2.model, "tied_embeddings")
     });
     if (!trainable) found = sized(found, adapters(settings, shape));
-    const said = Object.entries(question.settings).filter(([name]) => this.catalog.data.ofParts.includes(name));
-    return sized(found, Object.fromEntries(said.map(([name, x]) => [name, Number(x)])));
+    const said2 = Object.entries(question.settings).filter(([name]) => this.catalog.data.ofParts.includes(name));
+    return sized(found, Object.fromEntries(said2.map(([name, x]) => [name, Number(x)])));
   }
   packed(question, settings, found) {
     const window = Number(settings.packed_window ?? 0);
@@ -949,12 +1027,12 @@ var Resolver = class {
       const other = { ...built, model: { ...built.model, feeds } };
       if (gap(built) > far && gap(other) < near) found = other;
     }
-    const known = own(found.model, "tied_embeddings");
+    const known2 = own(found.model, "tied_embeddings");
     const untied = this.parameters(sized(found, { tied_embeddings: 0 }));
     const whole = untied - own(found.model, "vocab") * own(found.model, "d_model");
     const tied = given > 0 && 3 * Math.abs(given - whole) < Math.abs(given - untied);
-    const open = given <= 0 && known >= 0;
-    return sized(found, { tied_embeddings: open ? known : Number(tied) });
+    const open = given <= 0 && known2 >= 0;
+    return sized(found, { tied_embeddings: open ? known2 : Number(tied) });
   }
   stageLeaves(question, at, values, built, interleave) {
     const text = question.text("stage_layers"), count = question.need("n_layers");
@@ -963,8 +1041,8 @@ var Resolver = class {
     if (text && (written.length !== at.pp || sum !== count || written.some((n) => !(n >= 0))))
       throw new InputError(`stage_layers: expected ${at.pp} numbers that add up to ${count}`);
     if (at.pp <= 1) return [0, 0];
-    const width = own(built.model, "d_model");
-    const head = headCost(width, value(built, "d_ff", width), own(built.model, "vocab"));
+    const width2 = own(built.model, "d_model");
+    const head = headCost(width2, value(built, "d_ff", width2), own(built.model, "vocab"));
     const whole = own(built.model, "n_layers");
     const kinds = this.kinds(built, whole);
     const of = { layers: whole, head, pp: at.pp, interleave, further: layers(built) - whole, kinds };
@@ -990,8 +1068,9 @@ var Resolver = class {
     const wrong = [...problems(question, this.degrees(question))];
     if (wrong.length) throw new InputError(wrong.join("; "));
   }
-  /** Records of a question. Throws InputError where it has no answer. */
-  resolve(asked) {
+  /** Records of a question; `never`: nothing is recomputed unless said. Throws InputError where it
+   * has no answer. */
+  resolve(asked, never = false) {
     let question = this.completed(asked);
     this.check(question);
     const at = this.degrees(question), { data } = this.catalog;
@@ -1006,7 +1085,7 @@ var Resolver = class {
     question = question.having(meant);
     const raw = this.model(question, soft.values);
     const experts = value(raw, "n_experts", 1);
-    const [redo, said] = again(question, soft.values, experts, data.modules);
+    const [redo, said2] = again(question, soft.values, experts, data.modules);
     const leaves = { ...data.neutral, ...data.leaves };
     for (const name of Object.keys(data.leaves))
       if (name in soft.values) leaves[name] = Number(soft.values[name]);
@@ -1025,10 +1104,10 @@ var Resolver = class {
       throw new InputError("placement: not on this page; ask `dmodel predict`");
     const cluster = machine(this.catalog, question, soft.values);
     const built = this.settled(question, raw);
-    const open = isOpen(question, soft.values, said);
-    this.redone(leaves, redo, built, cluster, open);
+    const open = isOpen(question, soft.values, said2);
+    this.redone(leaves, redo, built, cluster, open && !never);
     const facts = soft.facts.filter((fact) => this.matters(fact, raw));
-    return { ...this.overridden(question, leaves, built, cluster), facts, open };
+    return { ...this.overridden(question, leaves, built, cluster), facts, open, question };
   }
   /** Not where a fact is about parts that a model lacks. */
   matters(fact, built) {
@@ -1105,14 +1184,14 @@ function adapters(settings, shape) {
 }
 function* problems(question, at) {
   const heads = question.need("n_heads"), kv = question.number("n_kv_heads");
-  const width = question.need("d_model"), depth = question.need("n_layers");
+  const width2 = question.need("d_model"), depth = question.need("n_layers");
   const experts = question.number("n_experts") || 1, visited = question.number("top_k") || 1;
   const batch = question.need("global_batch"), length = question.need("seq_len");
   const micro = at.micro_batch || 1, chunks = at.pp * (question.number("interleave") || 1);
   const shard = question.number("shard");
   if (kv && heads % kv) yield `n_heads = ${heads} is not divisible by n_kv_heads = ${kv}`;
-  if (!question.number("head_dim") && width % heads)
-    yield `head_dim is blank and d_model = ${width} is not divisible by n_heads = ${heads}`;
+  if (!question.number("head_dim") && width2 % heads)
+    yield `head_dim is blank and d_model = ${width2} is not divisible by n_heads = ${heads}`;
   if (visited > experts) yield `top_k = ${visited} is more than n_experts = ${experts}`;
   if (!divides(at.tp, heads)) yield `tp = ${at.tp} does not divide n_heads = ${heads}`;
   if (at.pp > depth) yield `pp = ${at.pp} stages for n_layers = ${depth}`;
@@ -1129,11 +1208,593 @@ function* problems(question, at) {
   if (!divides(at.ep, experts)) yield `ep = ${at.ep} does not divide n_experts = ${experts}`;
 }
 
+// answer.ts
+var Model = class {
+  constructor(data, profile, programsOf) {
+    this.profile = profile;
+    this.programsOf = programsOf;
+    this.catalog = new Catalog(data);
+    const usual = {
+      coefficients: coefficients(profile, {}),
+      footprint: profile.least.footprint
+    };
+    this.resolver = new Resolver(this.catalog, programsOf, usual);
+  }
+  profile;
+  programsOf;
+  catalog;
+  resolver;
+  /** Records of a question, and with the coefficients of its chip and stack. */
+  records(question, never = false) {
+    const found = this.resolver.resolve(question, never);
+    const stack = question.text("stack"), of = stack ? this.catalog.stack(stack) : null;
+    const groups = members(this.catalog, question.text("accelerator"), stack);
+    const fitted = footprintOf(this.profile, of ? of.basis : "", of ? of.variant : "");
+    const coefficient = coefficients(this.profile, groups);
+    const whole = { ...found.case, coefficients: coefficient, footprint: fitted.footprint };
+    return { found, whole: { case: whole, spread: fitted.spread } };
+  }
+  /** Throws InputError where the question has no answer. */
+  answer(columns, settings, slopes) {
+    const question = new Question(columns, settings);
+    const { found, whole: { case: whole, spread } } = this.records(question);
+    const program = this.programsOf(structure(found.built)).evaluated;
+    const values = outputs(program, { case: whole, spread }, slopes);
+    const time = values["outputs.step_time_s"], memory = values["outputs.memory_bytes"];
+    if (!(time > 0 && time < Infinity && memory > 0) || values.least_utilization > 1)
+      throw new InputError("no machine does what is asked: some value is out of range");
+    const { layout } = whole.plan;
+    const recompute = found.open ? said(layout) : "";
+    const kinds = structure(found.built), { facts } = found;
+    const asked = found.question;
+    return { values, case: whole, facts, recompute, structure: kinds, spread, question: asked };
+  }
+  /** Step time of an answer's case with another bandwidth, which no rule asks for. */
+  withBandwidth(found, name, value2) {
+    const { part, leaf } = this.catalog.data.quantities[name], { cluster } = found.case;
+    const level = part === "intra" ? 0 : 1;
+    const network = { ...cluster.network }, chip = { ...cluster.chip };
+    if (part === "chip") chip[leaf] = value2;
+    else network[leaf] = network[leaf].map((x, i) => i === level ? value2 : x);
+    const changed2 = { ...found.case, cluster: { ...cluster, chip, network } };
+    const program = this.programsOf(found.structure).evaluated;
+    return outputs(program, { case: changed2, spread: found.spread }, false)["outputs.step_time_s"];
+  }
+};
+function said(layout) {
+  if (layout.recompute_layers === 1) return "full";
+  if (layout.recompute_layers > 0) return `${(100 * layout.recompute_layers).toFixed(0)} % of layers`;
+  return layout.recompute_attention > 0 ? "selective" : "none";
+}
+
+// job.ts
+var valuesOf = (fact) => ({ ...fact.set, ...fact.means });
+var about = (fact, names) => Object.keys(valuesOf(fact)).some((n) => names.has(n));
+var tests = (fact) => Object.entries(fact.when ?? {});
+var Job = class {
+  constructor(resolver, question) {
+    this.resolver = resolver;
+    this.question = question;
+    const { catalog } = resolver, { first, search, stacks, leaves } = catalog.data;
+    const devices = question.need("n_accel");
+    const at = { dp: devices, tp: 1, pp: 1, cp: 1, ep: 1, micro_batch: 1 };
+    const plain = resolver.words(question, at, catalog.knownAs(question.text("accelerator")));
+    const { facts } = catalog.stack(question.text("stack"));
+    const isFirst = (fact) => about(fact, new Set(first));
+    const early = resolver.applied(question, facts.filter(isFirst), plain);
+    const decided = Object.entries(resolver.evaluated(early.values, plain)).filter(([name]) => !search.asked.includes(name) && name !== "recompute");
+    this.known = { ...plain, ...Object.fromEntries(decided) };
+    this.late = facts.filter((fact) => !isFirst(fact));
+    this.held = this.thatMayHold([...facts, ...stacks._after.fact].filter((f) => !isFirst(f)));
+    const varying = this.depending(search.asked);
+    this.leaves = Object.keys(leaves).filter((name) => varying.has(name));
+    this.meanings = facts.filter((f) => search.meant.some((n) => n in (f.means ?? {})));
+    this.exact = new Set(this.held.flatMap((f) => this.inputs(f)).filter((n) => search.asked.includes(n)));
+    const named = /* @__PURE__ */ new Set([...this.held.flatMap((f) => tests(f).map(([n]) => n)), ...this.exact]);
+    this.asked = search.asked.filter((name) => named.has(name));
+    this.way = String(this.decided({}).stages ?? "counted");
+  }
+  resolver;
+  question;
+  known;
+  meanings;
+  held;
+  exact;
+  asked;
+  late;
+  outcomes = /* @__PURE__ */ new Map();
+  classes = /* @__PURE__ */ new Map();
+  /** Leaves of the plan that differ from layout to layout. */
+  leaves;
+  way;
+  inputs(fact) {
+    const { inputs: inputs2 } = this.resolver.catalog.data.search;
+    return Object.values(valuesOf(fact)).flatMap((x) => isRule(x) ? inputs2[x.rule] ?? [] : []);
+  }
+  thatMayHold(facts) {
+    const { search, leaves } = this.resolver.catalog.data;
+    const open = /* @__PURE__ */ new Set([...search.asked, ...facts.flatMap((f) => Object.keys(valuesOf(f)))]);
+    if (Number(this.known.n_experts) <= 1) for (const name of ["ep", "etp"]) open.delete(name);
+    const hold = facts.filter((fact) => tests(fact).every(([name, wanted2]) => open.has(name) || this.resolver.facts.test(name, wanted2, this.known[name])));
+    const asked = hold.flatMap((f) => tests(f).map(([name]) => name));
+    const wanted = /* @__PURE__ */ new Set([...Object.keys(leaves), "stages", ...asked]);
+    return hold.filter((fact) => about(fact, wanted));
+  }
+  /** Names that some fact sets by what it asks of some names, or of what these decide. */
+  depending(names) {
+    const found = new Set(names);
+    for (let size = -1; size !== found.size; ) {
+      size = found.size;
+      for (const fact of this.held) {
+        const asks = [...tests(fact).map(([n]) => n), ...this.inputs(fact)];
+        if (asks.some((n) => found.has(n))) for (const n of Object.keys(valuesOf(fact))) found.add(n);
+      }
+    }
+    for (const name of names) found.delete(name);
+    return found;
+  }
+  decided(layout) {
+    const { resolver, question } = this, words = { ...this.known, ...layout };
+    const late = resolver.applied(question, this.late, words);
+    const seen = { ...words, ...resolver.plain(late.values) };
+    const settings = new Set(Object.keys(question.settings));
+    const after = resolver.facts.apply(resolver.catalog.data.stacks._after.fact, seen, settings);
+    const values = resolver.evaluated({ ...late.values, ...after.values }, words);
+    return { ...values, ...question.settings };
+  }
+  /** A number for a value of a name, the same for those that facts treat alike. */
+  outcome(name, value2) {
+    let known2 = this.outcomes.get(name);
+    if (!known2) this.outcomes.set(name, known2 = /* @__PURE__ */ new Map());
+    let code = known2.get(value2);
+    if (code === void 0) {
+      code = this.exact.has(name) ? value2 : this.outcomeOf(name, value2);
+      known2.set(value2, code);
+    }
+    return code;
+  }
+  seen = /* @__PURE__ */ new Map();
+  outcomeOf(name, value2) {
+    const each = this.held.flatMap((f) => tests(f)).filter(([n]) => n === name).map(([n, wanted]) => Number(this.resolver.facts.test(n, wanted, value2)));
+    const key = `${name} ${each.join("")}`;
+    if (!this.seen.has(key)) this.seen.set(key, this.seen.size);
+    return this.seen.get(key);
+  }
+  /** Values of `leaves` for one layout, in their order. */
+  values(layout) {
+    let key = "";
+    for (const name of this.asked) if (name in layout) key += `${this.outcome(name, layout[name])},`;
+    let found = this.classes.get(key);
+    if (!found) this.classes.set(key, found = this.decided(layout));
+    return found;
+  }
+  /** ZeRO stage, sharding group and sequence parallelism of a layout as its stack takes them. */
+  meant(layout) {
+    const own2 = { zero: layout.zero, shard: layout.shard, sp: layout.sp };
+    if (!this.meanings.length) return own2;
+    const { resolver, question } = this, known2 = { ...this.known, ...layout };
+    const { asked } = resolver.catalog.data.search;
+    const names = [...asked, ...Object.keys(question.settings), ...Object.keys(question.columns)];
+    const said2 = resolver.facts.apply(this.meanings, known2, new Set(names)).values;
+    const found = { ...own2, ...resolver.evaluated(said2, known2) };
+    const shard = Number(found.zero) ? Number(found.shard) : 1;
+    return { zero: Number(found.zero), shard, sp: Number(found.sp) };
+  }
+  get changesMeanings() {
+    return this.meanings.length > 0;
+  }
+  /** Whether facts treat two ZeRO stages unlike. */
+  tellsApart(name, one, other) {
+    return this.asked.includes(name) && this.outcome(name, one) !== this.outcome(name, other);
+  }
+  /** How layers lie on stages: `stage_excess` and `head_displaces`. */
+  stages(built, pp, interleave) {
+    const { model } = built, whole = own(model, "n_layers");
+    const head = headCost(own(model, "d_model"), width(built), own(model, "vocab"));
+    const kinds = this.resolver.kinds(built, whole), further = layers(built) - whole;
+    return stages(this.way, { layers: whole, head, pp, interleave, further, kinds }, []);
+  }
+};
+function width(of) {
+  const each = weights(of), parts2 = [...of.model.mixers, ...of.model.feeds];
+  const mean = (chosen2, otherwise) => {
+    const whole = chosen2.reduce((sum, [weight]) => sum + weight, 0);
+    return whole > 0 ? chosen2.reduce((sum, [w, x]) => sum + w * x, 0) / whole : otherwise;
+  };
+  const of_ = (routed) => parts2.flatMap((part, i) => "d_ff" in part && "n_experts" in part === routed ? [[each[i], part.d_ff]] : []);
+  return mean(of_(true), mean(of_(false), 1));
+}
+
+// space.ts
+var known = /* @__PURE__ */ new Map();
+function divisors(n) {
+  if (!known.has(n)) {
+    const small = [];
+    for (let d = 1; d * d <= n; d++) if (n % d === 0) small.push(d);
+    const large = small.filter((d) => d * d < n).map((d) => n / d).reverse();
+    known.set(n, [...small, ...large]);
+  }
+  return known.get(n);
+}
+var product = (numbers) => numbers.reduce((a, b) => a * b, 1);
+var Space = class {
+  constructor(built, job, devices, batch, sizes, choices, usual, flash, placement, counted2) {
+    this.built = built;
+    this.job = job;
+    this.devices = devices;
+    this.batch = batch;
+    this.sizes = sizes;
+    this.choices = choices;
+    this.usual = usual;
+    this.flash = flash;
+    this.placement = placement;
+    this.layers = own(built.model, "n_layers");
+    this.length = own(built.model, "seq_len");
+    this.experts = Math.trunc(value(built, "n_experts", 1));
+    const [split, copied] = [counted2(built, "split"), counted2(built, "copied")];
+    this.heads = (tp) => split.every((n) => n % tp === 0) && copied.every((n) => n % tp === 0 || tp % n === 0);
+  }
+  built;
+  job;
+  devices;
+  batch;
+  sizes;
+  choices;
+  usual;
+  flash;
+  placement;
+  layers;
+  length;
+  experts;
+  stagesOf = /* @__PURE__ */ new Map();
+  heads;
+  get layerCount() {
+    return this.layers;
+  }
+  get sequence() {
+    return this.length;
+  }
+  /** All valid splits of the devices. */
+  degrees() {
+    const found = [];
+    for (const tp of divisors(this.devices)) {
+      if (!this.heads(tp) || !this.sp(tp, 1).length) continue;
+      for (const cp of this.choices.cp ? divisors(this.devices / tp) : [1]) {
+        if (this.length % cp || !this.sp(tp, cp).length) continue;
+        for (const pp of divisors(this.devices / (tp * cp))) {
+          const dp = this.devices / (tp * cp * pp);
+          if (shortBy(this.layers, pp, 1) || this.batch % dp) continue;
+          for (const ep of divisors(this.experts))
+            if (dp * tp * cp % ep === 0) found.push({ dp, tp, cp, pp, ep });
+        }
+      }
+    }
+    return found;
+  }
+  sp(tp, cp) {
+    if (tp === 1) return [0];
+    const splits = this.length % (tp * cp) === 0;
+    const allowed = this.experts > 1 ? [1] : [...this.usual.sp].sort((a, b) => b - a);
+    return allowed.filter((x) => splits || !x);
+  }
+  options(split) {
+    const [perStage, chunks] = this.stages(split.pp);
+    return {
+      runs: this.runs(split, chunks),
+      recompute: this.recompute(perStage),
+      sharding: this.sharding(split),
+      sp: this.spTaken(split)
+    };
+  }
+  stages(pp) {
+    if (!this.stagesOf.has(pp)) {
+      const { layers: layers2 } = this;
+      const most = Math.trunc(held({ layers: layers2, pp, interleave: 1, further: 0 })[0]);
+      const chunks = Array.from({ length: most }, (_, i) => i + 1);
+      this.stagesOf.set(pp, [most, chunks.filter((v) => shortBy(layers2, pp, v) === 0)]);
+    }
+    return this.stagesOf.get(pp);
+  }
+  spTaken(split) {
+    const offered = this.sp(split.tp, split.cp);
+    if (!this.job.changesMeanings) return offered;
+    const layout = { ...split, etp: 1, zero: 0, shard: 1 };
+    return [...new Set(offered.map((sp) => Math.trunc(this.job.meant({ ...layout, sp }).sp)))];
+  }
+  /** Chunks of a stage and micro-batch. */
+  runs(split, chunks) {
+    const share = this.batch / split.dp, { pp } = split, { schedules } = this.choices;
+    const batches = divisors(share).filter((b) => Number.isInteger(Math.log2(b)));
+    if (pp === 1) return batches.map((b) => [1, b]);
+    const whole = schedules.includes("1f1b");
+    const found = whole ? batches.map((b) => [1, b]) : [];
+    if (!schedules.includes("interleaved")) return found;
+    for (const v of whole ? chunks.slice(1) : chunks)
+      for (const b of batches) if (v === 1 || share / b % pp === 0) found.push([v, b]);
+    return found;
+  }
+  recompute(perStage) {
+    const rounded = this.usual.recompute.map((r) => even(r * perStage));
+    const shares = [...new Set(rounded)].sort((a, b) => a - b);
+    const found = shares.map((k) => [k / perStage, 0]);
+    return this.flash ? found : [...found.slice(0, 1), [0, 1], ...found.slice(1)];
+  }
+  sharding(split) {
+    const offered = this.offered(split);
+    if (!this.job.changesMeanings) return offered;
+    const found = /* @__PURE__ */ new Map();
+    for (const [zero, shard, reshard] of offered) {
+      const taken = this.job.meant({ ...split, etp: 1, sp: 0, zero, shard });
+      const stage = Math.trunc(taken.zero);
+      const each = [stage, Math.trunc(taken.shard), stage === 3 ? reshard : 1];
+      found.set(each.join(), each);
+    }
+    return [...found.values()];
+  }
+  offered(split) {
+    const { zero } = this.choices;
+    if (split.dp * split.cp === 1) {
+      const found = zero.includes(0) ? [[0, 1, 1]] : [];
+      if (zero.includes(1) && this.job.tellsApart("zero", 0, 1)) found.push([1, 1, 1]);
+      return found.length ? found : [[0, 1, 1]];
+    }
+    const every = [[0, 1, 1]];
+    for (const stage of [1, 2]) every.push([stage, split.dp, 1]);
+    for (const shard of [split.dp, ...this.shards(split)])
+      for (const reshard of [1, 0]) every.push([3, shard, reshard]);
+    return every.filter(([stage]) => zero.includes(stage));
+  }
+  /** Sharding groups below dp that fill a domain of the network. */
+  shards(split) {
+    const order2 = this.placement;
+    const inside = order2.slice(0, order2.indexOf("dp")).filter((name) => name !== "ep");
+    const stride = product(inside.map((name) => split[name]));
+    const sizes = this.sizes.filter((size) => size % stride === 0).map((size) => size / stride);
+    return divisors(split.dp).slice(1, -1).filter((s) => sizes.includes(s) && s * split.cp * split.tp % split.ep === 0);
+  }
+};
+function even(x) {
+  const found = Math.round(x);
+  return found - x === 0.5 && found % 2 !== 0 ? found - 1 : found;
+}
+
+// search.ts
+var SCHEDULES = ["1f1b", "interleaved"];
+var Search = class {
+  constructor(model) {
+    this.model = model;
+  }
+  model;
+  /** The `top` plans of least step time whose memory fits at the usual risk. Columns and settings of
+   * the layout are left to the search. */
+  best(columns, settings, top, tell = () => {
+  }) {
+    const { catalog } = this.model, { search } = catalog.data;
+    const open = Object.entries(columns).filter(([name]) => !search.open.includes(name));
+    const job = new Question(Object.fromEntries(open), settings);
+    const alone = job.having({ global_batch: job.need("n_accel") });
+    const { found, whole } = this.model.records(alone, true);
+    const own2 = this.model.resolver.completed(job), of = new Job(this.model.resolver, own2);
+    const base = this.base(whole.case);
+    const sizes = [];
+    base.cluster.network.size.reduce((all, size) => (sizes.push(all * size), all * size), 1);
+    const devices = job.need("n_accel"), batch = job.need("global_batch");
+    if (devices > sizes[sizes.length - 1])
+      throw new InputError(`the network has ${sizes[sizes.length - 1]} devices; got ${devices}`);
+    const plan = base.plan;
+    const space = new Space(
+      found.built,
+      of,
+      devices,
+      batch,
+      sizes.filter(Number.isFinite),
+      this.choices(of, own2),
+      search,
+      Boolean(plan.software.flash),
+      ["tp", "cp", "ep", "dp", "pp"],
+      (built, mark) => this.counted(built, mark)
+    );
+    const batched = { ...base, plan: { ...base.plan, global_batch: batch } };
+    const program = this.program(found.built, batched, whole.spread);
+    const left = this.choices(of, own2).schedules.filter((name) => !SCHEDULES.includes(name));
+    const result = this.over(space, of, found.built, program, whole.spread, base.cluster.chip.hbm_bytes, top, tell);
+    return { ...result, left };
+  }
+  counted(built, mark) {
+    const { kinds } = this.model.catalog.data;
+    const names = [...built.kinds.mixers, ...built.kinds.feeds];
+    return parts(built).flatMap((part, i) => kinds[names[i]][mark].map((name) => part[name]));
+  }
+  /** What all plans share: nothing is done again, nor waits in host memory, unless said. */
+  base(of) {
+    const { search, neutral } = this.model.catalog.data;
+    const layout = { ...of.plan.layout, stage_excess: 0, head_displaces: 0 };
+    const software = { ...of.plan.software, last_kept: 0 };
+    for (const name of search.neutral) layout[name] = neutral[name];
+    return { ...of, plan: { ...of.plan, layout, software } };
+  }
+  choices(job, question) {
+    const { search } = this.model.catalog.data;
+    const runs = this.model.catalog.runs(question.text("stack"));
+    const said2 = search.zero.filter((z) => (runs.zero ?? search.zero).includes(z));
+    const devices = question.need("n_accel"), taken = /* @__PURE__ */ new Set();
+    const one = [1, 2];
+    for (const zero of said2) for (const tp of one) for (const pp of one) for (const cp of one)
+      for (const ep of one) for (const sp of [0, 1])
+        taken.add(Math.trunc(job.meant({
+          dp: devices,
+          tp,
+          pp,
+          cp,
+          ep,
+          etp: 1,
+          sp,
+          zero,
+          shard: zero ? devices : 1,
+          interleave: 1,
+          micro_batch: 1,
+          replicas: zero ? 1 : devices
+        }).zero));
+    const known2 = runs.schedules ?? search.schedules;
+    const schedules = search.schedules.filter((name) => known2.includes(name));
+    return {
+      zero: [...taken].sort((a, b) => a - b),
+      schedules: schedules.length ? schedules : known2,
+      cp: runs.cp ?? true
+    };
+  }
+  program(built, base, spread) {
+    const { evaluated } = this.model.programsOf(structure(built));
+    const x = inputs(evaluated, { case: base, spread });
+    const y = new Float64Array(evaluated.outputs.length), { homes } = this.model.catalog.data;
+    const place = new Map(evaluated.inputs.map((path, i) => [path, i]));
+    return {
+      x,
+      y,
+      run: () => evaluated.run[0](x, y),
+      at: (leaf) => place.get(`case.plan.${homes[leaf]}.${leaf}`) ?? -1,
+      out: (name) => evaluated.outputs.indexOf(name)
+    };
+  }
+  over(space, job, built, program, spread, room, top, tell) {
+    const { search, leaves } = this.model.catalog.data;
+    const share = Math.exp(spread * search.deviations), { x, y } = program;
+    const splits = space.degrees().map((split) => ({ split, of: space.options(split) }));
+    const total = splits.reduce((sum, { of }) => sum + of.runs.length * of.recompute.length * of.sharding.length * of.sp.length, 0);
+    const ranks = new Ranks(top, search.plainness, search.digits);
+    const [time, memory, mfu, risk] = ["outputs.step_time_s", "outputs.memory_bytes", "outputs.mfu", "oom_probability"].map(program.out);
+    const decided = job.leaves.map((name) => [name, program.at(name)]);
+    const chosen2 = [
+      "dp",
+      "tp",
+      "cp",
+      "pp",
+      "ep",
+      "etp",
+      "sp",
+      "interleave",
+      "micro_batch",
+      "zero",
+      "shard",
+      "reshard",
+      "recompute_layers",
+      "recompute_attention",
+      "stage_excess",
+      "head_displaces"
+    ];
+    const at = chosen2.map(program.at), numbers = new Array(chosen2.length).fill(0);
+    const lain = /* @__PURE__ */ new Map();
+    let considered = 0, feasible = 0, closest = null;
+    const take = () => ({
+      layout: { ...Object.fromEntries(chosen2.map((n, i) => [n, numbers[i]])), reshard: x[at[11]] },
+      seconds: y[time],
+      bytes: y[memory],
+      mfu: y[mfu],
+      risk: y[risk]
+    });
+    for (const { split, of } of splits) {
+      const { dp, tp, cp, pp, ep } = split;
+      for (const [interleave, micro] of of.runs) {
+        const key = `${pp} ${interleave}`;
+        if (!lain.has(key)) lain.set(key, job.stages(built, pp, interleave));
+        const [excess, displaced] = lain.get(key);
+        for (const sp of of.sp) for (const [zero, shard, reshard] of of.sharding) {
+          const layout = {
+            dp,
+            tp,
+            cp,
+            pp,
+            ep,
+            etp: 1,
+            sp,
+            zero,
+            shard,
+            interleave,
+            micro_batch: micro,
+            replicas: dp / (zero > 0 ? Math.max(shard, 1) : 1),
+            stage_layers: space.layerCount / pp,
+            devices: space.devices,
+            seq_len: space.sequence
+          };
+          layout.shard = zero > 0 ? Math.max(shard, 1) : 1;
+          const own2 = decided.length ? job.values(layout) : {};
+          for (const [again2, core] of of.recompute) {
+            const row = [
+              dp,
+              tp,
+              cp,
+              pp,
+              ep,
+              1,
+              sp,
+              interleave,
+              micro,
+              zero,
+              shard,
+              reshard,
+              again2,
+              core,
+              excess,
+              displaced
+            ];
+            for (let i = 0; i < row.length; i++) {
+              numbers[i] = row[i];
+              if (at[i] >= 0) x[at[i]] = row[i];
+            }
+            for (const [name, place] of decided) if (place >= 0) x[place] = Number(own2[name] ?? leaves[name]);
+            program.run();
+            considered += 1;
+            if (y[memory] <= room * share) {
+              feasible += 1;
+              ranks.add(y[time], take);
+            } else if (!feasible && (closest === null || y[memory] < closest.bytes)) closest = take();
+          }
+        }
+      }
+      tell(considered, total);
+    }
+    return { plans: ranks.best, considered, feasible, closest: feasible ? null : closest, share };
+  }
+};
+var Ranks = class {
+  constructor(top, plainness, digits) {
+    this.top = top;
+    this.plainness = plainness;
+    this.digits = digits;
+  }
+  top;
+  plainness;
+  digits;
+  best = [];
+  keys = [];
+  rounded(merit) {
+    const scale = 10 ** (Math.floor(Math.log10(merit)) - this.digits + 1);
+    return Math.round(merit / scale) * scale;
+  }
+  add(seconds, take) {
+    const merit = this.rounded(seconds), last = this.keys[this.keys.length - 1];
+    if (this.keys.length === this.top && merit > last[0]) return;
+    const found = take(), key = [merit, ...this.plainness.map((name) => {
+      const value2 = found.layout[name.replace("-", "")] ?? 0;
+      return name.startsWith("-") ? -value2 : value2;
+    })];
+    let place = this.keys.length;
+    while (place > 0 && before(key, this.keys[place - 1])) place -= 1;
+    this.keys.splice(place, 0, key);
+    this.best.splice(place, 0, found);
+    this.keys.length = this.best.length = Math.min(this.keys.length, this.top);
+  }
+};
+function before(a, b) {
+  for (let i = 0; i < a.length; i++) if (a[i] !== b[i]) return a[i] < b[i];
+  return false;
+}
+
 // cases.ts
 var infinite = (_, value2) => value2 === "inf" ? Infinity : value2;
-function answers(data, texts, usual, asked, compile) {
+function compiled(texts, compile) {
   const made = /* @__PURE__ */ new Map();
-  const programs = (name) => {
+  return (name) => {
     if (!made.has(name)) {
       if (!(name in texts)) throw new InputError(`no program for ${name}`);
       const of = Object.entries(texts[name]).map(([key, one]) => [key, { ...one, run: compile(one.text) }]);
@@ -1141,6 +1802,9 @@ function answers(data, texts, usual, asked, compile) {
     }
     return made.get(name);
   };
+}
+function answers(data, texts, usual, asked, compile) {
+  const programs = compiled(texts, compile);
   const resolver = new Resolver(new Catalog(data), programs, usual);
   return asked.map((each) => {
     try {
@@ -1155,5 +1819,13 @@ function answers(data, texts, usual, asked, compile) {
       if (error instanceof InputError) return { error: error.message };
       throw error;
     }
+  });
+}
+function best(given, asked, top, compile) {
+  const model = new Model(given.data, given.profile, compiled(given.texts, compile));
+  const search = new Search(model);
+  return asked.map(({ columns, settings }) => {
+    const start = performance.now(), found = search.best(columns, settings, top);
+    return { ...found, milliseconds: performance.now() - start };
   });
 }
