@@ -21,7 +21,7 @@ from dmodel.step import step_time
 
 CHROMIUM = shutil.which("chromium")
 SOURCE = Path(pages.__file__).parent / "source"
-ENTRIES = {"page.js": ("page.ts", "iife", True), "cases.js": ("cases.ts", "cjs", False)}
+ENTRIES = {"page.js": ("main.ts", "iife", True), "cases.js": ("cases.ts", "cjs", False)}
 
 
 def _browser() -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from dmodel.asked import OF_LAYOUT as OPEN
 from dmodel.blocks import ALL, KINDS
 from dmodel.catalog import systems
+from dmodel.catalog.chips import maker
 from dmodel.catalog.facts import CONDITIONS, HEADS, Fact, Rule
 from dmodel.catalog.loader import table
 from dmodel.catalog.quantities import QUANTITIES
@@ -45,7 +46,7 @@ IN_CHIP = {
 def document() -> Document:
     """Everything by name; infinite numbers as the text "inf"."""
     return {
-        "chips": {name: _chip(entry) for name, entry in table("chips").items()},
+        "chips": {name: _chip(name, entry) for name, entry in table("chips").items()},
         "systems": {name: _system(entry) for name, entry in table("systems").items()},
         "models": {
             name: {"aliases": entry["aliases"], "shape": entry["shape"]}
@@ -93,13 +94,14 @@ def _search() -> Document:
     }
 
 
-def _chip(entry: Document) -> Document:
+def _chip(name: str, entry: Document) -> Document:
     numbers = {leaf: float(entry[name]["value"]) for name, leaf in IN_CHIP.items()}
     numbers["price_per_s"] /= HOUR
     own = {name: entry[name] for name in ("system", "like") if name in entry}
     return {
         "aliases": entry["aliases"],
         "generation": entry.get("generation", ""),
+        "maker": maker(name),
         "rates": {name: float(rate["value"]) for name, rate in entry["flops_per_s"].items()},
         "numbers": numbers,
         **own,

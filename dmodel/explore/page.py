@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from dmodel import entries
 from dmodel.catalog.models import transformer
 from dmodel.coefficients import SPECS
 from dmodel.explore.data import document
+from dmodel.explore.intervals import intervals, packed
 from dmodel.explore.structures import models, programs
 from dmodel.footprint import LEAST, SPREAD
 from dmodel.profiles import Profile
@@ -33,25 +33,31 @@ SLIDERS = {
 Document = dict[str, Any]
 
 
-def page(profile: Profile, tell: Callable[[str], None] = lambda _: None) -> str:
+def page(
+    profile: Profile,
+    tell: Callable[[str], None] = lambda _: None,
+    published: Document | None = None,
+) -> str:
     """The text of the page.
 
     Args:
       profile: whose coefficients it has. tell: takes a line for each structure that is written.
+      published: rows that others measured (`calibration.traces.neighbours.compact`).
     """
-    programs_of, packed = {}, {}
+    programs_of, scripts = {}, {}
     for name, known in models().items():
         if len(known) < FEWEST:
             continue
         made = _programs(name, known[0], tell)
         texts = {key: one.pop("text") for key, one in made.items()}
-        programs_of[name], packed[name] = made, _packed(name, texts)
+        programs_of[name], scripts[name] = made, _script(name, texts)
     own = profile_document(profile)
     given = {
         "data": document(),
         "profile": own,
         "programs": programs_of,
-        "packed": packed,
+        "packed": scripts,
+        "published": packed(json.dumps(published, separators=(",", ":")).encode()),
         "id": identity(own),
     }
     return written(given, f"{profile.name} ({given['id']})")
@@ -76,11 +82,11 @@ def _programs(name: str, model: str, tell: Callable[[str], None]) -> Document:
     return made
 
 
-def _packed(name: str, texts: Mapping[str, str]) -> str:
+def _script(name: str, texts: Mapping[str, str]) -> str:
     """A script that sets the programs of a structure, compressed."""
     pairs = ",".join(f"{json.dumps(key)}:{text}" for key, text in texts.items())
     script = f"dmodelPrograms[{json.dumps(name)}]={{{pairs}}};"
-    return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
+    return packed(script.encode())
 
 
 def profile_document(profile: Profile) -> Document:
@@ -99,6 +105,7 @@ def profile_document(profile: Profile) -> Document:
         "footprints": footprints,
         "least": {"footprint": _plain(LEAST), "spread": SPREAD},
         "variants": VARIANTS,
+        "intervals": intervals(profile),
     }
 
 
@@ -135,7 +142,8 @@ def _slider(name: str, title: str) -> str:
 def written(given: Document, profile: str) -> str:
     """The page around its data; only its own style, script and programs may run."""
     style, script = _file("source", "page.css"), _file("bundle", "page.js").strip()
-    policy = f"default-src 'none'; script-src {_sum(script)} blob:; style-src {_sum(style)}"
+    policy = f"default-src 'none'; script-src {_sum(script)} blob:; style-src {_sum(style)}; "
+    policy += "worker-src blob:"
     parts = {
         "policy": policy,
         "style": style,

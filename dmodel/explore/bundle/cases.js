@@ -310,6 +310,15 @@ function columnsOf(of, names) {
   found.d_ff = routed ? routed.d_ff : most("d_ff");
   return found;
 }
+function ffWidth(of) {
+  const each = weights(of);
+  const mean = (chosen2, otherwise) => {
+    const whole = chosen2.reduce((sum, [weight]) => sum + weight, 0);
+    return whole > 0 ? chosen2.reduce((sum, [w, x]) => sum + w * x, 0) / whole : otherwise;
+  };
+  const those = (routed) => parts(of).flatMap((part, i) => "d_ff" in part && "n_experts" in part === routed ? [[each[i], part.d_ff]] : []);
+  return mean(those(true), mean(those(false), 1));
+}
 
 // profile.ts
 function footprintOf(profile, family, variant) {
@@ -579,7 +588,7 @@ function stages(way, of, written) {
   return [fullest - (of.layers + of.further) / of.pp, fullest - found.last];
 }
 var LAYER = 1.05;
-var headCost = (width2, inner, vocab) => vocab / (LAYER * (4 * width2 + 3 * inner));
+var headCost = (width, inner, vocab) => vocab / (LAYER * (4 * width + 3 * inner));
 
 // machine.ts
 var LARGEST_HOST = 16;
@@ -795,6 +804,12 @@ var Resolver = class {
     const id = name ? this.catalog.known("models", this.catalog.identify(name)[0]) : void 0;
     if (id === void 0) return null;
     return shortened(this.models.of(this.catalog.data.models[id].shape), this.catalog.cut(name)[1]);
+  }
+  /** The catalog's model of a name. */
+  builtOf(name) {
+    const found = this.catalogModel(name);
+    if (found === null) throw new InputError(`unknown model '${name}'`);
+    return found;
   }
   resolving(built, plan, redo = null) {
     const names = this.programs(structure(built)).resolving;
@@ -1041,8 +1056,8 @@ var Resolver = class {
     if (text && (written.length !== at.pp || sum !== count || written.some((n) => !(n >= 0))))
       throw new InputError(`stage_layers: expected ${at.pp} numbers that add up to ${count}`);
     if (at.pp <= 1) return [0, 0];
-    const width2 = own(built.model, "d_model");
-    const head = headCost(width2, value(built, "d_ff", width2), own(built.model, "vocab"));
+    const width = own(built.model, "d_model");
+    const head = headCost(width, value(built, "d_ff", width), own(built.model, "vocab"));
     const whole = own(built.model, "n_layers");
     const kinds = this.kinds(built, whole);
     const of = { layers: whole, head, pp: at.pp, interleave, further: layers(built) - whole, kinds };
@@ -1184,14 +1199,14 @@ function adapters(settings, shape) {
 }
 function* problems(question, at) {
   const heads = question.need("n_heads"), kv = question.number("n_kv_heads");
-  const width2 = question.need("d_model"), depth = question.need("n_layers");
+  const width = question.need("d_model"), depth = question.need("n_layers");
   const experts = question.number("n_experts") || 1, visited = question.number("top_k") || 1;
   const batch = question.need("global_batch"), length = question.need("seq_len");
   const micro = at.micro_batch || 1, chunks = at.pp * (question.number("interleave") || 1);
   const shard = question.number("shard");
   if (kv && heads % kv) yield `n_heads = ${heads} is not divisible by n_kv_heads = ${kv}`;
-  if (!question.number("head_dim") && width2 % heads)
-    yield `head_dim is blank and d_model = ${width2} is not divisible by n_heads = ${heads}`;
+  if (!question.number("head_dim") && width % heads)
+    yield `head_dim is blank and d_model = ${width} is not divisible by n_heads = ${heads}`;
   if (visited > experts) yield `top_k = ${visited} is more than n_experts = ${experts}`;
   if (!divides(at.tp, heads)) yield `tp = ${at.tp} does not divide n_heads = ${heads}`;
   if (at.pp > depth) yield `pp = ${at.pp} stages for n_layers = ${depth}`;
@@ -1247,9 +1262,9 @@ var Model = class {
     const recompute = found.open ? said(layout) : "";
     const kinds = structure(found.built), { facts } = found;
     const asked = found.question;
-    return { values, case: whole, facts, recompute, structure: kinds, spread, question: asked };
+    return { values, case: whole, facts, recompute, structure: kinds, spread, question: asked, built: found.built };
   }
-  /** Step time of an answer's case with another bandwidth, which no rule asks for. */
+  /** Outputs of an answer's case with another bandwidth, which no rule asks for. */
   withBandwidth(found, name, value2) {
     const { part, leaf } = this.catalog.data.quantities[name], { cluster } = found.case;
     const level = part === "intra" ? 0 : 1;
@@ -1258,7 +1273,7 @@ var Model = class {
     else network[leaf] = network[leaf].map((x, i) => i === level ? value2 : x);
     const changed2 = { ...found.case, cluster: { ...cluster, chip, network } };
     const program = this.programsOf(found.structure).evaluated;
-    return outputs(program, { case: changed2, spread: found.spread }, false)["outputs.step_time_s"];
+    return outputs(program, { case: changed2, spread: found.spread }, false);
   }
 };
 function said(layout) {
@@ -1390,20 +1405,11 @@ var Job = class {
   /** How layers lie on stages: `stage_excess` and `head_displaces`. */
   stages(built, pp, interleave) {
     const { model } = built, whole = own(model, "n_layers");
-    const head = headCost(own(model, "d_model"), width(built), own(model, "vocab"));
+    const head = headCost(own(model, "d_model"), ffWidth(built), own(model, "vocab"));
     const kinds = this.resolver.kinds(built, whole), further = layers(built) - whole;
     return stages(this.way, { layers: whole, head, pp, interleave, further, kinds }, []);
   }
 };
-function width(of) {
-  const each = weights(of), parts2 = [...of.model.mixers, ...of.model.feeds];
-  const mean = (chosen2, otherwise) => {
-    const whole = chosen2.reduce((sum, [weight]) => sum + weight, 0);
-    return whole > 0 ? chosen2.reduce((sum, [w, x]) => sum + w * x, 0) / whole : otherwise;
-  };
-  const of_ = (routed) => parts2.flatMap((part, i) => "d_ff" in part && "n_experts" in part === routed ? [[each[i], part.d_ff]] : []);
-  return mean(of_(true), mean(of_(false), 1));
-}
 
 // space.ts
 var known = /* @__PURE__ */ new Map();
@@ -1790,8 +1796,10 @@ function before(a, b) {
   return false;
 }
 
-// cases.ts
+// loaded.ts
 var infinite = (_, value2) => value2 === "inf" ? Infinity : value2;
+
+// cases.ts
 function compiled(texts, compile) {
   const made = /* @__PURE__ */ new Map();
   return (name) => {

@@ -1,14 +1,14 @@
 /** What the model says of a question: the records, the profile's coefficients, the programs. */
 
 import { Catalog, type Data, type Fact, InputError, type Table, type Value } from "./catalog";
-import { structure } from "./models";
+import { type Built, structure } from "./models";
 import { coefficients, footprintOf, members, type Profile } from "./profile";
 import { type Case, outputs, type Programs } from "./programs";
 import { Question, type Resolved, Resolver } from "./resolve";
 
 export interface Answer {
   values: Table<number>; case: Case; facts: Fact[]; recompute: string; structure: string;
-  spread: number; question: Question;
+  spread: number; question: Question; built: Built;
 }
 /** Records with the profile's coefficients, and the spread of memory of their stack. */
 export interface Whole { case: Case; spread: number }
@@ -52,11 +52,11 @@ export class Model {
     const recompute = found.open ? said(layout) : "";
     const kinds = structure(found.built), { facts } = found;
     const asked = found.question;
-    return { values, case: whole, facts, recompute, structure: kinds, spread, question: asked };
+    return { values, case: whole, facts, recompute, structure: kinds, spread, question: asked, built: found.built };
   }
 
-  /** Step time of an answer's case with another bandwidth, which no rule asks for. */
-  withBandwidth(found: Answer, name: string, value: number): number {
+  /** Outputs of an answer's case with another bandwidth, which no rule asks for. */
+  withBandwidth(found: Answer, name: string, value: number): Table<number> {
     const { part, leaf } = this.catalog.data.quantities[name], { cluster } = found.case;
     const level = part === "intra" ? 0 : 1;
     const network = { ...cluster.network }, chip = { ...cluster.chip };
@@ -64,7 +64,7 @@ export class Model {
     else network[leaf] = network[leaf].map((x, i) => (i === level ? value : x));
     const changed: Case = { ...found.case, cluster: { ...cluster, chip, network } };
     const program = this.programsOf(found.structure).evaluated;
-    return outputs(program, { case: changed, spread: found.spread }, false)["outputs.step_time_s"];
+    return outputs(program, { case: changed, spread: found.spread }, false);
   }
 }
 

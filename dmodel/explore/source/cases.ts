@@ -12,8 +12,7 @@ interface Asked { columns: never; settings: never; system: string }
 type Texts = Record<string, Record<keyof Programs, Omit<Program, "run"> & { text: string }>>;
 type Compile = (text: string) => Program["run"];
 
-/** Numbers with the text "inf" where they are infinite. */
-export const infinite = (_: string, value: unknown) => (value === "inf" ? Infinity : value);
+export { infinite } from "./loaded";
 
 function compiled(texts: Texts, compile: Compile): (name: string) => Programs {
   const made = new Map<string, Programs>();

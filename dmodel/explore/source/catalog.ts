@@ -14,7 +14,7 @@ export interface File {
   members: string[]; aliases: string[]; fact: Fact[]; runs: Runs;
 }
 export interface Chip {
-  aliases: string[]; generation: string; system?: string; like?: string;
+  aliases: string[]; generation: string; maker: string; system?: string; like?: string;
   rates: Table<number>; numbers: Table<number>;
 }
 export interface System { aliases: string[]; chip: string; levels: Table<number>[]; names: string[] }

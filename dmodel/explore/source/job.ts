@@ -2,7 +2,7 @@
 
 import type { Fact, Table, Value } from "./catalog";
 import { isRule, type Words } from "./facts";
-import { type Built, layers, own, type Sizes, weights } from "./models";
+import { type Built, ffWidth, layers, own } from "./models";
 import { headCost, stages } from "./layouts";
 import type { Question, Resolver } from "./resolve";
 
@@ -144,20 +144,8 @@ export class Job {
   /** How layers lie on stages: `stage_excess` and `head_displaces`. */
   stages(built: Built, pp: number, interleave: number): [number, number] {
     const { model } = built, whole = own(model, "n_layers");
-    const head = headCost(own(model, "d_model"), width(built), own(model, "vocab"));
+    const head = headCost(own(model, "d_model"), ffWidth(built), own(model, "vocab"));
     const kinds = this.resolver.kinds(built, whole), further = layers(built) - whole;
     return stages(this.way, { layers: whole, head, pp, interleave, further, kinds }, []);
   }
-}
-
-/** Width of one routed expert, else of the MLP, else 1; of several the mean. */
-function width(of: Built): number {
-  const each = weights(of), parts: Sizes[] = [...of.model.mixers, ...of.model.feeds];
-  const mean = (chosen: [number, number][], otherwise: number) => {
-    const whole = chosen.reduce((sum, [weight]) => sum + weight, 0);
-    return whole > 0 ? chosen.reduce((sum, [w, x]) => sum + w * x, 0) / whole : otherwise;
-  };
-  const of_ = (routed: boolean) => parts.flatMap((part, i) =>
-    ("d_ff" in part && "n_experts" in part === routed ? [[each[i], part.d_ff] as [number, number]] : []));
-  return mean(of_(true), mean(of_(false), 1));
 }

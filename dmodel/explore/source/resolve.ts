@@ -76,6 +76,13 @@ export class Resolver {
     return shortened(this.models.of(this.catalog.data.models[id].shape), this.catalog.cut(name)[1]);
   }
 
+  /** The catalog's model of a name. */
+  builtOf(name: string): Built {
+    const found = this.catalogModel(name);
+    if (found === null) throw new InputError(`unknown model '${name}'`);
+    return found;
+  }
+
   private resolving(built: Built, plan: unknown, redo: Again | null = null): Table<number> {
     const names = this.programs(structure(built)).resolving;
     const nothing = new Proxy({}, { get: () => 0 });
