@@ -180,7 +180,6 @@ def compact() -> dict[str, Any]:
     """
     rows = [row for row in lines(PUBLISHED).rows if "composed" not in row.flags]
     whole = [row for row in map(completed, rows) if _is_whole(row)]
-    whole.sort(key=lambda row: [row.text(name) for name in ("source", "model", "accelerator")])
     numbers = ("dp", "interleave", "mfu_reported")
     columns = {name: [row.number(name) for row in whole] for name in (*SIZES, *numbers)}
     times = [float(f"{measured_time(row) or 0.0:.5g}") for row in whole]

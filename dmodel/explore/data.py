@@ -10,6 +10,8 @@ from dmodel.asked import OF_LAYOUT as OPEN
 from dmodel.blocks import ALL, KINDS
 from dmodel.catalog import systems
 from dmodel.catalog.chips import maker
+from dmodel.catalog.configs import families
+from dmodel.catalog.configs.layers import DEEPEST, LARGEST, MAY_BE_BELOW, MAY_BE_ZERO
 from dmodel.catalog.facts import CONDITIONS, HEADS, Fact, Rule
 from dmodel.catalog.loader import table
 from dmodel.catalog.quantities import QUANTITIES
@@ -71,6 +73,19 @@ def document() -> Document:
         "constants": {"far": FAR, "near": NEAR, "all": ALL},
         "needs": NEEDS,
         "search": _search(),
+        "configs": _configs(),
+    }
+
+
+def _configs() -> Document:
+    """The table by which configurations are read, as it is written."""
+    return {
+        **families.document(),
+        "plain": families.PLAIN,
+        "largest": float(LARGEST),
+        "deepest": float(DEEPEST),
+        "free": list(MAY_BE_BELOW),
+        "own": list(MAY_BE_ZERO),
     }
 
 

@@ -21,6 +21,7 @@ var cases_exports = {};
 __export(cases_exports, {
   answers: () => answers,
   best: () => best,
+  configs: () => configs,
   infinite: () => infinite
 });
 module.exports = __toCommonJS(cases_exports);
@@ -72,6 +73,11 @@ var Catalog = class {
   known = remembered((kind, name) => this.knownAnew(kind, name));
   stack = remembered((name) => this.stackAnew(name));
   identify = remembered((name) => this.identifyAnew(name));
+  /** Takes in a model under a name of its own. */
+  put(name, shape) {
+    this.data.models[name] = { aliases: [], shape };
+    this.spellings.get("models").set(fold(name), name);
+  }
   knownAnew(kind, name) {
     const of = this.spellings.get(kind);
     const bare = kind === "chips" ? name.trim().replace(MAKERS, "") : name;
@@ -238,10 +244,10 @@ var Models = class {
   }
   decoder(shape) {
     const said2 = { ...shape };
-    const taken = /* @__PURE__ */ new Set(["n_layers"]);
-    const pick = (kind, names) => {
+    const taken2 = /* @__PURE__ */ new Set(["n_layers"]);
+    const pick = (kind, names2) => {
       const part = { kind };
-      for (const name of names) if (name in said2) part[name] = said2[name], taken.add(name);
+      for (const name of names2) if (name in said2) part[name] = said2[name], taken2.add(name);
       return part;
     };
     const fields = (kind) => Object.keys(this.kinds[kind].fields);
@@ -276,11 +282,11 @@ function sized(of, sizes) {
 }
 var layers = (of) => own(of.model, "n_layers") + own(of.model, "n_mtp") * of.model.further.reduce((a, b) => a + b, 0);
 function weights(of) {
-  const whole = layers(of), { model } = of;
-  const kinds = of.pairs.map((_, k) => (own(model, "n_layers") * model.shares[k] + own(model, "n_mtp") * model.further[k]) / whole);
+  const whole2 = layers(of), { model } = of;
+  const kinds = of.pairs.map((_, k) => (own(model, "n_layers") * model.shares[k] + own(model, "n_mtp") * model.further[k]) / whole2);
   const side = (place, count) => Array.from({ length: count }, (_, i) => {
-    const held2 = kinds.filter((_2, k) => of.pairs[k][place] === i);
-    return held2.length === kinds.length ? 1 : held2.reduce((a, b) => a + b, 0);
+    const held3 = kinds.filter((_2, k) => of.pairs[k][place] === i);
+    return held3.length === kinds.length ? 1 : held3.reduce((a, b) => a + b, 0);
   });
   return [...side(0, model.mixers.length), ...side(1, model.feeds.length)];
 }
@@ -289,12 +295,12 @@ function value(of, name, otherwise = 0) {
   const each = weights(of);
   const found = parts(of).map((part, i) => [each[i], part[name]]).filter(([, x]) => x !== void 0);
   if (!found.length) return otherwise;
-  const whole = found.reduce((sum, [weight]) => sum + weight, 0);
-  if (found.length === 1 && whole === 1) return found[0][1];
-  return whole > 0 ? found.reduce((sum, [weight, x]) => sum + weight * x, 0) / whole : otherwise;
+  const whole2 = found.reduce((sum, [weight]) => sum + weight, 0);
+  if (found.length === 1 && whole2 === 1) return found[0][1];
+  return whole2 > 0 ? found.reduce((sum, [weight, x]) => sum + weight * x, 0) / whole2 : otherwise;
 }
 var WITHOUT = { gated_mlp: 0 };
-function columnsOf(of, names) {
+function columnsOf(of, names2) {
   const each = weights(of), all = parts(of), found = {};
   const most = (name) => {
     if (name in of.model) return own(of.model, name);
@@ -304,7 +310,7 @@ function columnsOf(of, names) {
     });
     return value2;
   };
-  for (const name of [...names, "seq_len"]) found[name] = most(name);
+  for (const name of [...names2, "seq_len"]) found[name] = most(name);
   if (!having(of, "n_kv_heads").length) found.n_kv_heads = found.n_heads;
   const routed = of.model.feeds.find((feed) => "n_experts" in feed);
   found.d_ff = routed ? routed.d_ff : most("d_ff");
@@ -313,8 +319,8 @@ function columnsOf(of, names) {
 function ffWidth(of) {
   const each = weights(of);
   const mean = (chosen2, otherwise) => {
-    const whole = chosen2.reduce((sum, [weight]) => sum + weight, 0);
-    return whole > 0 ? chosen2.reduce((sum, [w, x]) => sum + w * x, 0) / whole : otherwise;
+    const whole2 = chosen2.reduce((sum, [weight]) => sum + weight, 0);
+    return whole2 > 0 ? chosen2.reduce((sum, [w, x]) => sum + w * x, 0) / whole2 : otherwise;
   };
   const those = (routed) => parts(of).flatMap((part, i) => "d_ff" in part && "n_experts" in part === routed ? [[each[i], part.d_ff]] : []);
   return mean(those(true), mean(those(false), 1));
@@ -431,8 +437,8 @@ var Facts = class {
   holds(wanted, kind, value2) {
     if (Array.isArray(wanted)) {
       const not = wanted.length > 0 && wanted.every((each) => String(each).startsWith("!"));
-      const holds = (each) => this.holds(each, kind, value2);
-      return not ? wanted.every(holds) : wanted.some(holds);
+      const holds2 = (each) => this.holds(each, kind, value2);
+      return not ? wanted.every(holds2) : wanted.some(holds2);
     }
     if (typeof wanted === "boolean") return Boolean(value2) === wanted;
     if (isNumber(wanted)) return isNumber(value2) && value2 === wanted;
@@ -461,11 +467,11 @@ var Facts = class {
   /** Facts in order; the last that holds decides a name. */
   apply(facts, words, given) {
     let known2 = words;
-    const values = {}, by = /* @__PURE__ */ new Map(), held2 = [];
+    const values = {}, by = /* @__PURE__ */ new Map(), held3 = [];
     for (const fact of facts) {
       const when = Object.entries(fact.when ?? {});
       if (!when.every(([n, w]) => this.test(n, w, known2[n]))) continue;
-      held2.push(fact);
+      held3.push(fact);
       const open = Object.entries(fact.set ?? {}).filter(([name]) => !given.has(name));
       for (const [name, value2] of [...open, ...Object.entries(fact.means ?? {})]) {
         values[name] = typeof value2 === "boolean" ? Number(value2) : value2;
@@ -474,7 +480,7 @@ var Facts = class {
       known2 = { ...words, ...values };
     }
     const decided = new Set(by.values());
-    return { values, facts: held2.filter((fact) => decided.has(fact)) };
+    return { values, facts: held3.filter((fact) => decided.has(fact)) };
   }
 };
 
@@ -562,12 +568,12 @@ function asWritten(written, of) {
 function loads(kinds, chunks, pp) {
   const found = Array(pp).fill(0);
   let layer = 0, end = 0;
-  const taken = [0];
-  for (const kind of kinds.order) taken.push(taken[taken.length - 1] + kinds.costs[kind]);
+  const taken2 = [0];
+  for (const kind of kinds.order) taken2.push(taken2[taken2.length - 1] + kinds.costs[kind]);
   chunks.forEach((chunk, k) => {
     end += chunk;
     const stop = Math.round(end);
-    let each = taken[stop] - taken[layer];
+    let each = taken2[stop] - taken2[layer];
     if (k === chunks.length - 1) each += kinds.further;
     found[k % pp] += each;
     layer = stop;
@@ -706,8 +712,8 @@ function byOperator(experts) {
     last_kept: 1 - mixture
   };
 }
-function ofModules(names, experts, modules) {
-  const there = names.filter((n) => n in modules && (experts > 1 || !n.startsWith("moe")));
+function ofModules(names2, experts, modules) {
+  const there = names2.filter((n) => n in modules && (experts > 1 || !n.startsWith("moe")));
   return Object.assign({}, NOTHING, ...there.map((name) => modules[name]));
 }
 function bySetting(name, value2, experts, modules) {
@@ -720,11 +726,11 @@ function isEmpty(value2) {
   return !value2 || Array.isArray(value2) && !value2.length;
 }
 function chosen(question, settings, experts, modules) {
-  const kind = question.text("recompute"), whole = kind === "none" || kind === "full";
+  const kind = question.text("recompute"), whole2 = kind === "none" || kind === "full";
   const given = CHOICES.filter((name2) => name2 in question.settings);
-  if (given.length && given.length + Number(whole) > 1)
+  if (given.length && given.length + Number(whole2) > 1)
     throw new InputError(`${[kind, ...given]}: these say different things; say one of them`);
-  if (whole) return [{ ...NOTHING, layers: Number(kind === "full") }, false];
+  if (whole2) return [{ ...NOTHING, layers: Number(kind === "full") }, false];
   const column = kind && !("recompute_policy" in question.settings);
   const name = given[0] ?? (column ? "" : CHOICES.find((n) => !isEmpty(settings[n])) ?? "");
   if (name) {
@@ -812,9 +818,9 @@ var Resolver = class {
     return found;
   }
   resolving(built, plan, redo = null) {
-    const names = this.programs(structure(built)).resolving;
+    const names2 = this.programs(structure(built)).resolving;
     const nothing = new Proxy({}, { get: () => 0 });
-    return outputs(names, { again: redo ?? nothing, model: built.model, plan }, true);
+    return outputs(names2, { again: redo ?? nothing, model: built.model, plan }, true);
   }
   parameters(built) {
     const { neutral, homes } = this.catalog.data;
@@ -840,8 +846,8 @@ var Resolver = class {
     };
     if ([...fromModel, "n_params"].some((name2) => !open(name2) && differs(name2))) return question;
     const dense = !(known2.n_experts > 1);
-    const names = fromModel.filter((n) => !dense || n !== "n_experts" && n !== "top_k");
-    const filled = [...names, "seq_len"].filter(open).map((n) => [n, known2[n]]);
+    const names2 = fromModel.filter((n) => !dense || n !== "n_experts" && n !== "top_k");
+    const filled = [...names2, "seq_len"].filter(open).map((n) => [n, known2[n]]);
     return question.having(Object.fromEntries(filled));
   }
   degrees(question) {
@@ -851,19 +857,19 @@ var Resolver = class {
     const blank = ["tp", "pp"].filter((name) => given[name] === null);
     const derived = given.dp === null ? "dp" : blank.length === 1 ? blank[0] : "";
     for (const n of ["tp", "pp", "cp", "ep"]) if (given[n] === null && n !== derived) given[n] = 1;
-    const whole = (name) => given[name] || 1;
-    const product2 = whole("dp") * whole("tp") * whole("pp") * whole("cp");
+    const whole2 = (name) => given[name] || 1;
+    const product2 = whole2("dp") * whole2("tp") * whole2("pp") * whole2("cp");
     if (derived && devices % product2 === 0) given[derived] = devices / product2;
     else if (product2 !== devices)
       throw new InputError(
         `degrees do not multiply to the devices: dp\xB7tp\xB7pp\xB7cp = ${product2}, devices = ${devices}`
       );
     return {
-      dp: whole("dp"),
-      tp: whole("tp"),
-      pp: whole("pp"),
-      cp: whole("cp"),
-      ep: whole("ep"),
+      dp: whole2("dp"),
+      tp: whole2("tp"),
+      pp: whole2("pp"),
+      cp: whole2("cp"),
+      ep: whole2("ep"),
       micro_batch: question.number("micro_batch")
     };
   }
@@ -906,8 +912,8 @@ var Resolver = class {
     return this.facts.apply(facts, words, given);
   }
   evaluated(values, words) {
-    const plain = this.plain(values), found = { ...plain };
-    const asked = { ...this.catalog.data.leaves, ...words, ...plain };
+    const plain2 = this.plain(values), found = { ...plain2 };
+    const asked = { ...this.catalog.data.leaves, ...words, ...plain2 };
     for (const [name, each] of Object.entries(values)) {
       if (!isRule(each)) continue;
       const said2 = RULES[each.rule](asked, each);
@@ -971,9 +977,9 @@ var Resolver = class {
     const built = this.catalogModel(question.text("model"));
     if (built === null) return null;
     const columns = this.columnsOf(question.text("model"));
-    const same = WRITTEN.every((name) => question.need(name) === columns[name]);
+    const same2 = WRITTEN.every((name) => question.need(name) === columns[name]);
     const experts = Math.max(question.number("n_experts") || 1, 1);
-    return same && experts === columns.n_experts ? built : null;
+    return same2 && experts === columns.n_experts ? built : null;
   }
   shape(question, known2) {
     const shape = {};
@@ -1027,8 +1033,8 @@ var Resolver = class {
     const window = Number(settings.packed_window ?? 0);
     const fused = question.text("attention") !== "none";
     const packs = 0 < window && window < own(found.model, "seq_len") && fused;
-    const held2 = having(found, "window");
-    if (!packs || !held2.length || held2.some((part) => part.window < this.catalog.data.constants.all)) return found;
+    const held3 = having(found, "window");
+    if (!packs || !held3.length || held3.some((part) => part.window < this.catalog.data.constants.all)) return found;
     return sized(found, { window });
   }
   /** What the published count of parameters decides (dmodel/counted.py). */
@@ -1044,8 +1050,8 @@ var Resolver = class {
     }
     const known2 = own(found.model, "tied_embeddings");
     const untied = this.parameters(sized(found, { tied_embeddings: 0 }));
-    const whole = untied - own(found.model, "vocab") * own(found.model, "d_model");
-    const tied = given > 0 && 3 * Math.abs(given - whole) < Math.abs(given - untied);
+    const whole2 = untied - own(found.model, "vocab") * own(found.model, "d_model");
+    const tied = given > 0 && 3 * Math.abs(given - whole2) < Math.abs(given - untied);
     const open = given <= 0 && known2 >= 0;
     return sized(found, { tied_embeddings: open ? known2 : Number(tied) });
   }
@@ -1058,14 +1064,14 @@ var Resolver = class {
     if (at.pp <= 1) return [0, 0];
     const width = own(built.model, "d_model");
     const head = headCost(width, value(built, "d_ff", width), own(built.model, "vocab"));
-    const whole = own(built.model, "n_layers");
-    const kinds = this.kinds(built, whole);
-    const of = { layers: whole, head, pp: at.pp, interleave, further: layers(built) - whole, kinds };
+    const whole2 = own(built.model, "n_layers");
+    const kinds = this.kinds(built, whole2);
+    const of = { layers: whole2, head, pp: at.pp, interleave, further: layers(built) - whole2, kinds };
     return stages(String(values.stages ?? "counted"), of, written);
   }
-  kinds(built, whole) {
+  kinds(built, whole2) {
     const { pairs, order: order2, model } = built;
-    if (pairs.length === 1 || order2.length !== Math.round(whole)) return null;
+    if (pairs.length === 1 || order2.length !== Math.round(whole2)) return null;
     const { neutral, homes } = this.catalog.data;
     const found = this.resolving(built, planOf({ ...neutral, global_batch: 1, dp: 1 }, homes));
     const flops = pairs.map((_, k) => found[`flops.${k}`]);
@@ -1126,9 +1132,9 @@ var Resolver = class {
   }
   /** Not where a fact is about parts that a model lacks. */
   matters(fact, built) {
-    const { needs } = this.catalog.data, names = Object.keys({ ...fact.set, ...fact.means });
-    const spoken = names.every((name) => name in needs);
-    return !spoken || names.some((name) => having(built, needs[name]).length > 0);
+    const { needs } = this.catalog.data, names2 = Object.keys({ ...fact.set, ...fact.means });
+    const spoken = names2.every((name) => name in needs);
+    return !spoken || names2.some((name) => having(built, needs[name]).length > 0);
   }
   redone(leaves, redo, built, cluster, open) {
     const { homes } = this.catalog.data;
@@ -1153,8 +1159,8 @@ var Resolver = class {
     const excess = (layerShare, attention) => {
       const own2 = { ...leaves, recompute_layers: layerShare, recompute_attention: attention };
       const plan = planOf(own2, this.catalog.data.homes);
-      const whole = { cluster, model: built.model, plan, ...this.usual };
-      const found = outputs(program, { case: whole, spread: 1 }, false);
+      const whole2 = { cluster, model: built.model, plan, ...this.usual };
+      const found = outputs(program, { case: whole2, spread: 1 }, false);
       return found["outputs.memory_bytes"] - cluster.chip.hbm_bytes;
     };
     const none = excess(0, 0), selective = excess(0, 1), full = excess(1, 0);
@@ -1187,11 +1193,11 @@ function adapters(settings, shape) {
   };
   const last = { o_proj: queries, linear_proj: queries, down_proj: mlp, linear_fc2: mlp };
   const listed = settings.adapters ?? [];
-  const read = listed.filter((n) => n in first), returned = listed.filter((n) => n in last);
-  const sum = (names, of) => names.reduce((total, n) => total + of[n], 0);
+  const read2 = listed.filter((n) => n in first), returned = listed.filter((n) => n in last);
+  const sum = (names2, of) => names2.reduce((total, n) => total + of[n], 0);
   return {
-    first_adapters: read.length,
-    first_adapted: sum(read, first),
+    first_adapters: read2.length,
+    first_adapted: sum(read2, first),
     last_adapters: returned.length,
     last_adapted: sum(returned, last),
     adapter_dropout: Number(settings.adapter_dropout ?? 0)
@@ -1246,23 +1252,23 @@ var Model = class {
     const groups = members(this.catalog, question.text("accelerator"), stack);
     const fitted = footprintOf(this.profile, of ? of.basis : "", of ? of.variant : "");
     const coefficient = coefficients(this.profile, groups);
-    const whole = { ...found.case, coefficients: coefficient, footprint: fitted.footprint };
-    return { found, whole: { case: whole, spread: fitted.spread } };
+    const whole2 = { ...found.case, coefficients: coefficient, footprint: fitted.footprint };
+    return { found, whole: { case: whole2, spread: fitted.spread } };
   }
   /** Throws InputError where the question has no answer. */
   answer(columns, settings, slopes) {
     const question = new Question(columns, settings);
-    const { found, whole: { case: whole, spread } } = this.records(question);
+    const { found, whole: { case: whole2, spread } } = this.records(question);
     const program = this.programsOf(structure(found.built)).evaluated;
-    const values = outputs(program, { case: whole, spread }, slopes);
+    const values = outputs(program, { case: whole2, spread }, slopes);
     const time = values["outputs.step_time_s"], memory = values["outputs.memory_bytes"];
     if (!(time > 0 && time < Infinity && memory > 0) || values.least_utilization > 1)
       throw new InputError("no machine does what is asked: some value is out of range");
-    const { layout } = whole.plan;
+    const { layout } = whole2.plan;
     const recompute = found.open ? said(layout) : "";
     const kinds = structure(found.built), { facts } = found;
     const asked = found.question;
-    return { values, case: whole, facts, recompute, structure: kinds, spread, question: asked, built: found.built };
+    return { values, case: whole2, facts, recompute, structure: kinds, spread, question: asked, built: found.built };
   }
   /** Outputs of an answer's case with another bandwidth, which no rule asks for. */
   withBandwidth(found, name, value2) {
@@ -1282,9 +1288,620 @@ function said(layout) {
   return layout.recompute_attention > 0 ? "selective" : "none";
 }
 
+// formula.ts
+var TOKEN = /\s*(?:(\d+(?:\.\d+)?(?:e-?\d+)?)|("[^"]*"|'[^']*')|(not in\b|[A-Za-z_]\w*)|(\/\/|==|!=|<=|>=|[-+*/%<>()[\],]))/y;
+var CONSTANTS = { True: true, False: false, None: null };
+var FUNCTIONS = ["len", "max", "min", "int", "up_to", "listed", "numbers"];
+var truth = (value2) => Array.isArray(value2) ? value2.length > 0 : typeof value2 === "object" && value2 !== null ? Object.keys(value2).length > 0 : Boolean(value2);
+var isNumber2 = (value2) => typeof value2 === "number" || typeof value2 === "boolean";
+function shown(value2) {
+  const text = (x) => {
+    if (x === null || x === void 0) return "None";
+    if (typeof x === "boolean") return x ? "True" : "False";
+    if (typeof x === "string") return x.includes("'") && !x.includes('"') ? `"${x}"` : `'${x}'`;
+    if (Array.isArray(x)) return `[${x.map(text).join(", ")}]`;
+    if (typeof x === "object")
+      return `{${Object.entries(x).map(([k, v]) => `${text(k)}: ${text(v)}`).join(", ")}}`;
+    return String(x);
+  };
+  return text(value2).slice(0, 40);
+}
+function same(a, b) {
+  if (isNumber2(a) && isNumber2(b)) return Number(a) === Number(b);
+  if (Array.isArray(a) && Array.isArray(b)) return a.length === b.length && a.every((x, i) => same(x, b[i]));
+  return a === b;
+}
+var NoValue = class extends Error {
+};
+function number2(value2) {
+  if (!isNumber2(value2)) throw new NoValue(`no number: ${shown(value2)}`);
+  return Number(value2);
+}
+function held2(one, several) {
+  if (Array.isArray(several)) return several.some((each) => same(one, each));
+  if (typeof several === "string" && typeof one === "string") return several.includes(one);
+  if (typeof several === "object" && several !== null) return Object.hasOwn(several, String(one));
+  throw new NoValue(`no list: ${shown(several)}`);
+}
+function added(a, b) {
+  if (Array.isArray(a) && Array.isArray(b)) return [...a, ...b];
+  if (typeof a === "string" && typeof b === "string") return a + b;
+  return number2(a) + number2(b);
+}
+function multiplied(a, b) {
+  const [many, each] = isNumber2(a) ? [a, b] : [b, a];
+  const times = Math.max(number2(many), 0);
+  if (typeof each === "string" || Array.isArray(each)) {
+    if (!Number.isInteger(times) || times > 1e5) throw new NoValue("too long");
+    return typeof each === "string" ? each.repeat(times) : Array(times).fill(each).flat(1);
+  }
+  return number2(a) * number2(b);
+}
+function divided(a, b, way) {
+  if (number2(b) === 0) throw new NoValue("division by zero");
+  return way(number2(a) / number2(b));
+}
+function ordered(a, b) {
+  if (typeof a === "string" && typeof b === "string") return a < b ? -1 : Number(a > b);
+  return number2(a) - number2(b);
+}
+var OPERATORS = {
+  "+": added,
+  "-": (a, b) => number2(a) - number2(b),
+  "*": multiplied,
+  "/": (a, b) => divided(a, b, (x) => x),
+  "//": (a, b) => divided(a, b, Math.floor),
+  "%": (a, b) => number2(a) - number2(b) * divided(a, b, Math.floor)
+};
+var COMPARED = {
+  "==": same,
+  "!=": (a, b) => !same(a, b),
+  "<": (a, b) => ordered(a, b) < 0,
+  "<=": (a, b) => ordered(a, b) <= 0,
+  ">": (a, b) => ordered(a, b) > 0,
+  ">=": (a, b) => ordered(a, b) >= 0,
+  in: held2,
+  "not in": (a, b) => !held2(a, b)
+};
+function whole(value2) {
+  const found = typeof value2 === "string" ? Number(value2.trim() || NaN) : number2(value2);
+  if (!Number.isFinite(found)) throw new NoValue(`no number: ${shown(value2)}`);
+  return Math.trunc(found);
+}
+function called(name, given) {
+  const [value2] = given;
+  const all = given.length === 1 && Array.isArray(value2) ? value2 : given;
+  switch (name) {
+    case "len":
+      if (typeof value2 === "string" || Array.isArray(value2)) return value2.length;
+      if (typeof value2 === "object" && value2 !== null) return Object.keys(value2).length;
+      throw new NoValue(`no list: ${shown(value2)}`);
+    case "max":
+      return all.map(number2).reduce((a, b) => Math.max(a, b));
+    case "min":
+      return all.map(number2).reduce((a, b) => Math.min(a, b));
+    case "int":
+      return whole(value2);
+    case "up_to":
+      return -Math.floor(-divided(value2, given[1], (x) => x)) * number2(given[1]);
+    case "listed":
+      return Array.isArray(value2) || typeof value2 === "string";
+    default:
+      if (typeof value2 !== "string" && !Array.isArray(value2)) throw new NoValue(`no list: ${shown(value2)}`);
+      return (typeof value2 === "string" ? value2.split(",") : value2).map(whole);
+  }
+}
+function element(name, of, index) {
+  if (typeof of === "object" && of !== null && !Array.isArray(of))
+    return Object.hasOwn(of, String(index)) ? of[String(index)] ?? null : null;
+  if (!Array.isArray(of) && typeof of !== "string")
+    throw new InputError(`'${name}': expected a list, got ${shown(of)}`);
+  const at = number2(index);
+  if (!(-of.length <= at && at < of.length))
+    throw new InputError(`'${name}': expected an entry for each layer, at least ${at + 1}; got ${of.length}`);
+  return of[at < 0 ? at + of.length : at];
+}
+var Parser = class {
+  constructor(text) {
+    this.text = text;
+    TOKEN.lastIndex = 0;
+    while (TOKEN.lastIndex < text.trimEnd().length) {
+      const found = TOKEN.exec(text);
+      if (!found) throw new Error(`formula not read: ${text}`);
+      this.tokens.push(found[0].trim());
+    }
+  }
+  text;
+  tokens = [];
+  at = 0;
+  whole() {
+    const found = this.chosen();
+    if (this.at < this.tokens.length) throw new Error(`formula not read: ${this.text}`);
+    return found;
+  }
+  is(...words) {
+    const found = this.tokens[this.at];
+    if (found === void 0 || !words.includes(found)) return null;
+    this.at += 1;
+    return found;
+  }
+  need(word) {
+    if (!this.is(word)) throw new Error(`formula not read: ${this.text}`);
+  }
+  node(of, ...parts2) {
+    return { of, names: new Set(parts2.flatMap((part) => [...part.names])) };
+  }
+  chosen() {
+    const yes = this.either();
+    if (!this.is("if")) return yes;
+    const test = this.either();
+    this.need("else");
+    const no = this.chosen();
+    return this.node((look) => (truth(test.of(look)) ? yes : no).of(look), yes, test, no);
+  }
+  either() {
+    const parts2 = [this.both()];
+    while (this.is("or")) parts2.push(this.both());
+    return this.first(parts2, true);
+  }
+  both() {
+    const parts2 = [this.not()];
+    while (this.is("and")) parts2.push(this.not());
+    return this.first(parts2, false);
+  }
+  first(parts2, wanted) {
+    if (parts2.length === 1) return parts2[0];
+    return this.node((look) => {
+      let value2 = null;
+      for (const part of parts2) {
+        value2 = part.of(look);
+        if (truth(value2) === wanted) break;
+      }
+      return value2;
+    }, ...parts2);
+  }
+  not() {
+    if (!this.is("not")) return this.compared();
+    const inner = this.not();
+    return this.node((look) => !truth(inner.of(look)), inner);
+  }
+  compared() {
+    const parts2 = [this.sum()], operators = [];
+    for (let op = this.is(...Object.keys(COMPARED)); op; op = this.is(...Object.keys(COMPARED))) {
+      operators.push(op);
+      parts2.push(this.sum());
+    }
+    if (!operators.length) return parts2[0];
+    return this.node((look) => {
+      let left = parts2[0].of(look);
+      for (let i = 0; i < operators.length; i++) {
+        const right = parts2[i + 1].of(look);
+        if (!COMPARED[operators[i]](left, right)) return false;
+        left = right;
+      }
+      return true;
+    }, ...parts2);
+  }
+  row(words, next) {
+    let left = next();
+    for (let op = this.is(...words); op; op = this.is(...words)) {
+      const [a, b, act] = [left, next(), OPERATORS[op]];
+      left = this.node((look) => act(a.of(look), b.of(look)), a, b);
+    }
+    return left;
+  }
+  sum = () => this.row(["+", "-"], this.product);
+  product = () => this.row(["*", "/", "//", "%"], this.sign);
+  sign = () => {
+    if (!this.is("-")) return this.after();
+    const inner = this.sign();
+    return this.node((look) => -number2(inner.of(look)), inner);
+  };
+  after() {
+    const start = this.at;
+    let found = this.atom();
+    while (this.is("[")) {
+      const held3 = found, name = this.tokens.slice(start, this.at - 1).join("");
+      const index = this.chosen();
+      this.need("]");
+      found = this.node((look) => element(name, held3.of(look), index.of(look)), held3, index);
+    }
+    return found;
+  }
+  several(end) {
+    const found = [];
+    while (!this.is(end)) {
+      found.push(this.chosen());
+      this.is(",");
+    }
+    return found;
+  }
+  atom() {
+    const token = this.tokens[this.at++];
+    if (token === "(") {
+      const inner = this.chosen();
+      this.need(")");
+      return inner;
+    }
+    if (token === "[") {
+      const parts2 = this.several("]");
+      return this.node((look) => parts2.map((part) => part.of(look)), ...parts2);
+    }
+    if (/^\d/.test(token)) return this.node(() => Number(token));
+    if (/^["']/.test(token)) return this.node(() => token.slice(1, -1));
+    if (Object.hasOwn(CONSTANTS, token)) return this.node(() => CONSTANTS[token]);
+    if (FUNCTIONS.includes(token) && this.is("(")) {
+      const parts2 = this.several(")");
+      return this.node((look) => called(token, parts2.map((part) => part.of(look))), ...parts2);
+    }
+    return { of: (look) => look(token), names: /* @__PURE__ */ new Set([token]) };
+  }
+};
+var parsed = /* @__PURE__ */ new Map();
+function read(text) {
+  let found = parsed.get(text);
+  if (!found) parsed.set(text, found = new Parser(text).whole());
+  return found;
+}
+var names = (text) => [...read(text).names];
+function workedOut(text, look) {
+  try {
+    return read(text).of(look);
+  } catch (error) {
+    if (!(error instanceof NoValue)) throw error;
+    throw new InputError(`${names(text).sort().join(", ")}: no value can be made of them (${error.message})`);
+  }
+}
+
+// configs.ts
+var isTable = (value2) => typeof value2 === "object" && value2 !== null && !Array.isArray(value2);
+var has = (table, name) => Object.hasOwn(table, name);
+var spelled = (found, key) => has(found.written, key) ? found.written[key] : key;
+var ENDING = /(For(CausalLM|ConditionalGeneration)|LMHeadModel|Model)$/;
+var MissingKey = class extends Error {
+};
+var Reader = class {
+  constructor(configs2, kinds) {
+    this.configs = configs2;
+    this.kinds = kinds;
+    const { rules } = configs2;
+    this.harmless = new RegExp(`^(?:${rules.harmless.map((each) => `(?:${each})`).join("|")})$`);
+    this.structural = new RegExp(rules.structural.join("|"));
+    this.towers = new RegExp(rules.towers.join("|"));
+    this.others = new Set(Object.values(rules.spellings).flat());
+    for (const [name, said2] of Object.entries(configs2.families))
+      for (const each of [name, ...said2.names ?? []]) this.types.set(fold(each), name);
+  }
+  configs;
+  kinds;
+  types = /* @__PURE__ */ new Map();
+  families = /* @__PURE__ */ new Map();
+  harmless;
+  structural;
+  towers;
+  others;
+  /** The model of a text, and what was taken for granted. Throws InputError with the reason why not. */
+  read(text) {
+    let content;
+    try {
+      content = JSON.parse(text.replace(/^\uFEFF/, ""));
+    } catch (error) {
+      throw new InputError(`not JSON (${error.message}); expected a Hugging Face config.json`);
+    }
+    if (!isTable(content)) throw new InputError("expected a JSON object with the keys of a Hugging Face config.json");
+    const found = this.source(content), { rules } = this.configs;
+    for (const [key, says] of Object.entries(rules.encoders))
+      if (truth(found.keys[key]))
+        throw new InputError(`'${key}' says ${says}; only decoders are modelled, and this is none`);
+    const [family, word] = this.familyOf(found.types);
+    for (const kind of found.types) {
+      if (kind === word) break;
+      if (has(rules.types, kind)) throw new InputError(`model_type '${kind}': ${rules.types[kind]}`);
+    }
+    const used = usedBy(family), scope = new Scope(found, family, this.configs);
+    this.refuseMechanisms(found, used, word);
+    const shape = this.shape(found, family, scope, used);
+    return { shape, notes: [...new Set(this.notes(found, family, used, scope, word))] };
+  }
+  source(content) {
+    const { parts: parts2, shared, spellings } = this.configs.rules;
+    let config = plain(content), types = typesOf(config), nested = "", outside = objects(config);
+    for (let part = parts2.find((p) => isTable(config[p])); part; part = parts2.find((p) => isTable(config[p]))) {
+      const around = config, name = part;
+      config = config[part];
+      nested = nested ? `${nested}.${part}` : part;
+      types = [...typesOf(config), ...types];
+      outside = [...outside.filter((each) => each !== name), ...objects(config)];
+      const taken2 = shared.filter((key) => (config[key] ?? null) === null && has(around, key));
+      config = { ...config, ...Object.fromEntries(taken2.map((key) => [key, around[key]])) };
+    }
+    const keys = { ...config }, written = {};
+    for (const [key, others] of Object.entries(spellings)) {
+      const other = others.find((each) => (config[each] ?? null) !== null);
+      if ((config[key] ?? null) !== null || other === void 0) continue;
+      keys[key] = config[other];
+      written[key] = other;
+      delete keys[other];
+    }
+    return { keys, written, types: [...new Set(types)], nested, outside };
+  }
+  familyOf(types) {
+    for (const each of types)
+      for (const word of [each, each.replace(/_text$/, ""), each.replace(ENDING, "")]) {
+        const name = this.types.get(fold(word));
+        if (name !== void 0) return [this.family(name), each];
+      }
+    return [this.family(this.configs.plain), ""];
+  }
+  said(name) {
+    const own2 = this.configs.families[name];
+    if (!("like" in own2)) return own2;
+    const { names: _, ...below } = this.said(own2.like);
+    return merged(below, own2);
+  }
+  family(name) {
+    if (!this.families.has(name)) {
+      const said2 = this.said(name);
+      const empty = { defaults: {}, assumed: {}, let: {}, further: "", ignores: [], notes: [], refusals: [] };
+      const mixers = partsOf(said2.mixers), feeds = partsOf(said2.feeds);
+      this.families.set(name, { ...empty, ...said2, name, mixers, feeds });
+    }
+    return this.families.get(name);
+  }
+  refuseMechanisms(found, used, word) {
+    const { mechanisms } = this.configs.rules;
+    for (const [key, value2] of Object.entries(found.keys)) {
+      if (used.has(key) || !saysSomething(value2)) continue;
+      if (has(mechanisms, key))
+        throw new InputError(`'${spelled(found, key)}' is ${shown(value2)}: ${mechanisms[key]}`);
+      if (!word && this.isStructural(key, value2))
+        throw new InputError(`${unknown(found)}, and its key '${key}' (${shown(value2)}) is none of a plain decoder's; what it means is not known here`);
+    }
+  }
+  isStructural(key, value2) {
+    if (typeof value2 === "boolean" || typeof value2 === "string") return false;
+    return !this.harmless.test(key) && !this.others.has(key) && this.structural.test(key);
+  }
+  shape(found, family, scope, used) {
+    for (const each of family.refusals)
+      if (holds(each.when, scope)) throw new InputError(scope.words(each.say));
+    const missing = [];
+    while (missing.length <= used.size) {
+      try {
+        const shape = this.model(family, scope);
+        if (!missing.length) return shape;
+        break;
+      } catch (error) {
+        if (error instanceof MissingKey) {
+          missing.push(error.message);
+          found.keys[error.message] = 1;
+        } else if (!(error instanceof InputError) || !missing.length) throw error;
+        else break;
+      }
+    }
+    const known2 = family.name !== this.configs.plain;
+    const what = known2 ? `model_type '${found.types[0]}' needs the missing keys` : `${unknown(found)}, and keys of a decoder are missing`;
+    throw new InputError(`${what}: ${missing.join(", ")}`);
+  }
+  model(family, scope) {
+    const sizes = {};
+    for (const [name, formula] of Object.entries(family.sizes)) sizes[name] = scope.value(formula);
+    const { layers: depth, ...own2 } = sizes, { deepest } = this.configs;
+    if (!isNumber2(depth) || !(Number(depth) >= 1 && Number(depth) <= deepest))
+      throw new InputError(`'num_hidden_layers': expected a whole number from 1 to ${deepest.toLocaleString("en")}, got ${shown(depth)}`);
+    const layers2 = Array.from({ length: Math.trunc(Number(depth)) }, (_, i) => {
+      const mixer = scope.of({ i }).value(family.mixer);
+      return [mixer, scope.of({ i, mixer, feed: "" }).value(family.feed)];
+    });
+    for (const [name, size] of Object.entries(own2)) this.check(name, size, "model", ["small"]);
+    const blocks = [], order2 = [];
+    const place = (block) => {
+      const key = sorted(block), at = blocks.findIndex((each) => sorted(each) === key);
+      return at >= 0 ? at : blocks.push(block) - 1;
+    };
+    layers2.forEach(([mixer, feed], i) => order2.push(place(this.block(family, scope.of({ i, mixer, feed }), mixer, feed, i))));
+    const count = blocks.length, last = layers2[layers2.length - 1];
+    const inner = scope.of({ i: layers2.length - 1, mixer: last[0], feed: last[1] });
+    const said2 = family.further ? inner.value(family.further) : null;
+    const further = (truth(said2) ? said2 : [last]).map(([mixer, feed]) => {
+      const at = truth(said2) ? layers2.length : layers2.length - 1;
+      return place(this.block(family, scope.of({ i: at, mixer, feed }), mixer, feed, at));
+    });
+    const whole2 = blocks.map((block, k) => ({ layers: k < count ? order2.filter((x) => x === k).length : 0, ...block }));
+    const laid = whole2.length > 1 ? { order: order2.join(" ") } : {};
+    const numbers = Object.fromEntries(Object.entries(own2).map(([name, x]) => [name, Number(x)]));
+    return { ...numbers, blocks: whole2, ...laid, further };
+  }
+  block(family, scope, mixer, feed, i) {
+    const found = {};
+    const sides = [["mixer", mixer, family.mixers], ["feed", feed, family.feeds]];
+    for (const [side, name, known2] of sides) {
+      if (name === "") continue;
+      if (typeof name !== "string" || !has(known2, name))
+        throw new InputError(`layer ${i}: ${shown(name)} is no ${side} that is read here; expected one of: ${Object.keys(known2).join(", ")}`);
+      found[side] = this.part(known2[name], scope, `layer ${i}, ${name}`);
+    }
+    return found;
+  }
+  part(of, scope, where) {
+    const free = Object.keys(of.sizes).filter((name) => !this.kinds[of.kind].counted.includes(name));
+    const sizes = {};
+    for (const [name, formula] of Object.entries(of.sizes)) {
+      const size = scope.value(formula);
+      if (size === null) continue;
+      this.check(name, size, where, free);
+      sizes[name] = Number(size);
+    }
+    const { n_heads: heads, n_kv_heads: shared, top_k: top, n_experts: experts } = sizes;
+    if (heads && shared && heads % shared)
+      throw new InputError(`${where}: the ${heads} heads are not a multiple of the ${shared} KV heads`);
+    if (top && experts && top > experts)
+      throw new InputError(`${where}: top-k ${top} exceeds the ${experts} experts`);
+    return { ...sizes, kind: of.kind };
+  }
+  check(name, size, where, mayBeZero) {
+    const { largest, free, own: own2 } = this.configs;
+    const least = mayBeZero.includes(name) || own2.includes(name) ? 0 : 1;
+    const whole2 = isNumber2(size) && Math.abs(Number(size)) <= largest ** 2 && Number.isInteger(Number(size));
+    if (!whole2 || Number(size) < least && !free.includes(name))
+      throw new InputError(`${where}: ${name}: expected a whole number from ${least}, got ${shown(size)}`);
+  }
+  *notes(found, family, used, scope, word) {
+    const outside = found.outside.filter((key) => this.towers.test(key));
+    if (found.nested) yield `the language model in '${found.nested}' is read`;
+    if (outside.length) yield `other towers are left out: ${outside.join(", ")}`;
+    if (!word) yield `${unknown(found)}: read by its keys, as a decoder`;
+    else if (!found.nested && word !== found.types[0])
+      yield `${unknown(found)}: read as ${family.name}, by the architecture ${word}`;
+    for (const each of family.notes) if (holds(each.when, scope)) yield scope.words(each.say);
+    for (const [key, value2] of Object.entries(scope.assumed))
+      yield `${key} is not in the file: ${Number(Number(value2).toPrecision(12))}, as transformers has it`;
+    for (const key of this.configs.rules.further)
+      if (truth(found.keys[key])) yield `heads of further tokens (${key} ${found.keys[key]}) are left out (n_mtp 0)`;
+    const unused = Object.entries(found.keys).filter(([key, value2]) => !used.has(key) && saysSomething(value2) && this.isStructural(key, value2)).map(([key]) => key);
+    if (unused.length) yield `keys that are not used: ${unused.join(", ")}`;
+  }
+};
+function unknown(found) {
+  return found.types.length ? `model_type '${found.types[0]}' is not known` : "there is no 'model_type'";
+}
+function plain(value2) {
+  if (Array.isArray(value2)) return value2.map(plain);
+  if (isTable(value2)) return Object.fromEntries(Object.entries(value2).map(([key, each]) => [key, plain(each)]));
+  if (typeof value2 !== "string") return value2;
+  const low2 = value2.toLowerCase();
+  return low2 === "true" ? true : low2 === "false" ? false : value2;
+}
+function typesOf(config) {
+  const kind = config.model_type ?? null, built = config.architectures;
+  if (kind !== null && typeof kind !== "string")
+    throw new InputError(`'model_type': expected a name, got ${shown(kind)}; not supported`);
+  const listed = Array.isArray(built) ? built.filter((each) => typeof each === "string") : [];
+  return kind ? [kind, ...listed] : listed;
+}
+var objects = (config) => Object.keys(config).filter((key) => isTable(config[key]));
+function merged(below, above) {
+  const found = { ...below };
+  for (const [key, value2] of Object.entries(above)) {
+    const old = found[key];
+    if (isTable(value2) && isTable(old)) found[key] = merged(old, value2);
+    else if (Array.isArray(value2) && Array.isArray(old)) found[key] = [...old, ...value2];
+    else found[key] = value2;
+  }
+  return found;
+}
+function partsOf(tables) {
+  return Object.fromEntries(Object.entries(tables).map(([name, own2]) => {
+    let found = { ...own2 };
+    while ("like" in found) {
+      const { like, ...rest } = found;
+      found = { ...tables[like], ...rest };
+    }
+    const { kind, ...sizes } = found;
+    return [name, { kind, sizes }];
+  }));
+}
+function usedBy(family) {
+  const parts2 = [...Object.values(family.mixers), ...Object.values(family.feeds)].map((part) => part.sizes);
+  const tables = [family.defaults, family.let, family.sizes, ...parts2];
+  const texts = tables.flatMap((each) => Object.values(each)).filter((x) => typeof x === "string");
+  texts.push(family.mixer, family.feed, family.further || "0");
+  texts.push(...[...family.notes, ...family.refusals].map((each) => each.when));
+  return /* @__PURE__ */ new Set([
+    ...texts.flatMap(names),
+    ...Object.keys(family.defaults),
+    ...Object.keys(family.assumed),
+    ...family.ignores
+  ]);
+}
+var saysSomething = (value2) => value2 === true || truth(value2) && value2 !== 1 && value2 !== "none" && value2 !== "None";
+function sorted(value2) {
+  return JSON.stringify(value2, (_, x) => isTable(x) ? Object.fromEntries(Object.entries(x).sort(([a], [b]) => a < b ? -1 : 1)) : x);
+}
+function holds(formula, scope) {
+  try {
+    return truth(scope.value(formula));
+  } catch (error) {
+    if (error instanceof MissingKey) return false;
+    throw error;
+  }
+}
+var Scope = class _Scope {
+  constructor(found, family, configs2, local = {}) {
+    this.found = found;
+    this.family = family;
+    this.configs = configs2;
+    this.local = local;
+  }
+  found;
+  family;
+  configs;
+  local;
+  assumed = {};
+  of(local) {
+    const inner = new _Scope(this.found, this.family, this.configs, local);
+    inner.assumed = this.assumed;
+    return inner;
+  }
+  value(formula) {
+    return typeof formula === "string" ? workedOut(formula, (name) => this.look(name)) : formula;
+  }
+  words(text) {
+    return text.replace(/\{(\w+)\}/g, (_, name) => {
+      const value2 = this.look(name);
+      return typeof value2 === "string" ? value2.slice(0, 40) : shown(value2);
+    });
+  }
+  look(name) {
+    const { family } = this;
+    if (has(this.local, name)) return this.local[name];
+    if (has(family.let, name)) return this.value(family.let[name]);
+    const value2 = has(this.found.keys, name) ? this.found.keys[name] : null;
+    if (value2 !== null && value2 !== void 0) return this.checked(name, value2);
+    if (has(family.assumed, name)) return this.assumed[name] = this.value(family.assumed[name]);
+    if (has(family.defaults, name)) return this.value(family.defaults[name]);
+    throw new MissingKey(spelled(this.found, name));
+  }
+  checked(name, value2) {
+    const { positive, any_number: any } = this.configs.rules, { largest } = this.configs;
+    const needed = positive.includes(name) && !Array.isArray(value2);
+    if (any.includes(name) || !(typeof value2 === "number" || needed)) return value2;
+    const least = Number(needed);
+    if (typeof value2 !== "number" || !(value2 >= least && value2 <= largest && Number.isInteger(value2)))
+      throw new InputError(`'${spelled(this.found, name)}': expected a whole number from ${least} to ${largest.toLocaleString("en")}, got ${shown(value2)}`);
+    return value2;
+  }
+};
+var PASTED = "config-";
+function taken(catalog, text) {
+  let shape;
+  try {
+    shape = JSON.parse(text);
+  } catch {
+    throw new InputError("the link's model is not readable");
+  }
+  if (!isShape(shape, catalog.data.kinds)) throw new InputError("the link's model is none");
+  let sum = 2166136261;
+  for (let i = 0; i < text.length; i++) sum = Math.imul(sum ^ text.charCodeAt(i), 16777619) >>> 0;
+  const name = `${PASTED}${sum.toString(16)}`;
+  if (!(name in catalog.data.models)) catalog.put(name, shape);
+  return name;
+}
+function isShape(value2, kinds) {
+  const { blocks, order: order2, further, ...sizes } = isTable(value2) ? value2 : {};
+  const isSize = (x) => typeof x === "number" && Number.isFinite(x);
+  const isPart = (x) => x === void 0 || isTable(x) && Object.hasOwn(kinds, String(x.kind)) && Object.entries(x).every(([name, size]) => name === "kind" || has(kinds[String(x.kind)].fields, name) && isSize(size));
+  const isBlock = (x) => isTable(x) && isSize(x.layers) && isPart(x.mixer) && isPart(x.feed);
+  const are = (x, each) => Array.isArray(x) && x.length > 0 && x.every(each);
+  const count = Array.isArray(blocks) ? blocks.length : 0;
+  const isPlace = (x) => Number.isInteger(x) && Number(x) >= 0 && Number(x) < count;
+  const laid = order2 === void 0 || typeof order2 === "string" && /^\d+( \d+)*$/.test(order2) && order2.split(" ").every((each) => isPlace(Number(each)));
+  return are(blocks, isBlock) && laid && are(further, isPlace) && Object.values(sizes).every(isSize) && ["seq_len", "d_model", "vocab"].every((name) => name in sizes);
+}
+
 // job.ts
 var valuesOf = (fact) => ({ ...fact.set, ...fact.means });
-var about = (fact, names) => Object.keys(valuesOf(fact)).some((n) => names.has(n));
+var about = (fact, names2) => Object.keys(valuesOf(fact)).some((n) => names2.has(n));
 var tests = (fact) => Object.entries(fact.when ?? {});
 var Job = class {
   constructor(resolver, question) {
@@ -1293,12 +1910,12 @@ var Job = class {
     const { catalog } = resolver, { first, search, stacks, leaves } = catalog.data;
     const devices = question.need("n_accel");
     const at = { dp: devices, tp: 1, pp: 1, cp: 1, ep: 1, micro_batch: 1 };
-    const plain = resolver.words(question, at, catalog.knownAs(question.text("accelerator")));
+    const plain2 = resolver.words(question, at, catalog.knownAs(question.text("accelerator")));
     const { facts } = catalog.stack(question.text("stack"));
     const isFirst = (fact) => about(fact, new Set(first));
-    const early = resolver.applied(question, facts.filter(isFirst), plain);
-    const decided = Object.entries(resolver.evaluated(early.values, plain)).filter(([name]) => !search.asked.includes(name) && name !== "recompute");
-    this.known = { ...plain, ...Object.fromEntries(decided) };
+    const early = resolver.applied(question, facts.filter(isFirst), plain2);
+    const decided = Object.entries(resolver.evaluated(early.values, plain2)).filter(([name]) => !search.asked.includes(name) && name !== "recompute");
+    this.known = { ...plain2, ...Object.fromEntries(decided) };
     this.late = facts.filter((fact) => !isFirst(fact));
     this.held = this.thatMayHold([...facts, ...stacks._after.fact].filter((f) => !isFirst(f)));
     const varying = this.depending(search.asked);
@@ -1336,8 +1953,8 @@ var Job = class {
     return hold.filter((fact) => about(fact, wanted));
   }
   /** Names that some fact sets by what it asks of some names, or of what these decide. */
-  depending(names) {
-    const found = new Set(names);
+  depending(names2) {
+    const found = new Set(names2);
     for (let size = -1; size !== found.size; ) {
       size = found.size;
       for (const fact of this.held) {
@@ -1345,7 +1962,7 @@ var Job = class {
         if (asks.some((n) => found.has(n))) for (const n of Object.keys(valuesOf(fact))) found.add(n);
       }
     }
-    for (const name of names) found.delete(name);
+    for (const name of names2) found.delete(name);
     return found;
   }
   decided(layout) {
@@ -1389,8 +2006,8 @@ var Job = class {
     if (!this.meanings.length) return own2;
     const { resolver, question } = this, known2 = { ...this.known, ...layout };
     const { asked } = resolver.catalog.data.search;
-    const names = [...asked, ...Object.keys(question.settings), ...Object.keys(question.columns)];
-    const said2 = resolver.facts.apply(this.meanings, known2, new Set(names)).values;
+    const names2 = [...asked, ...Object.keys(question.settings), ...Object.keys(question.columns)];
+    const said2 = resolver.facts.apply(this.meanings, known2, new Set(names2)).values;
     const found = { ...own2, ...resolver.evaluated(said2, known2) };
     const shard = Number(found.zero) ? Number(found.shard) : 1;
     return { zero: Number(found.zero), shard, sp: Number(found.sp) };
@@ -1404,10 +2021,10 @@ var Job = class {
   }
   /** How layers lie on stages: `stage_excess` and `head_displaces`. */
   stages(built, pp, interleave) {
-    const { model } = built, whole = own(model, "n_layers");
+    const { model } = built, whole2 = own(model, "n_layers");
     const head = headCost(own(model, "d_model"), ffWidth(built), own(model, "vocab"));
-    const kinds = this.resolver.kinds(built, whole), further = layers(built) - whole;
-    return stages(this.way, { layers: whole, head, pp, interleave, further, kinds }, []);
+    const kinds = this.resolver.kinds(built, whole2), further = layers(built) - whole2;
+    return stages(this.way, { layers: whole2, head, pp, interleave, further, kinds }, []);
   }
 };
 
@@ -1512,10 +2129,10 @@ var Space = class {
     const share = this.batch / split.dp, { pp } = split, { schedules } = this.choices;
     const batches = divisors(share).filter((b) => Number.isInteger(Math.log2(b)));
     if (pp === 1) return batches.map((b) => [1, b]);
-    const whole = schedules.includes("1f1b");
-    const found = whole ? batches.map((b) => [1, b]) : [];
+    const whole2 = schedules.includes("1f1b");
+    const found = whole2 ? batches.map((b) => [1, b]) : [];
     if (!schedules.includes("interleaved")) return found;
-    for (const v of whole ? chunks.slice(1) : chunks)
+    for (const v of whole2 ? chunks.slice(1) : chunks)
       for (const b of batches) if (v === 1 || share / b % pp === 0) found.push([v, b]);
     return found;
   }
@@ -1530,9 +2147,9 @@ var Space = class {
     if (!this.job.changesMeanings) return offered;
     const found = /* @__PURE__ */ new Map();
     for (const [zero, shard, reshard] of offered) {
-      const taken = this.job.meant({ ...split, etp: 1, sp: 0, zero, shard });
-      const stage = Math.trunc(taken.zero);
-      const each = [stage, Math.trunc(taken.shard), stage === 3 ? reshard : 1];
+      const taken2 = this.job.meant({ ...split, etp: 1, sp: 0, zero, shard });
+      const stage = Math.trunc(taken2.zero);
+      const each = [stage, Math.trunc(taken2.shard), stage === 3 ? reshard : 1];
       found.set(each.join(), each);
     }
     return [...found.values()];
@@ -1566,6 +2183,24 @@ function even(x) {
 
 // search.ts
 var SCHEDULES = ["1f1b", "interleaved"];
+var CHOSEN = [
+  "dp",
+  "tp",
+  "cp",
+  "pp",
+  "ep",
+  "etp",
+  "sp",
+  "interleave",
+  "micro_batch",
+  "zero",
+  "shard",
+  "reshard",
+  "recompute_layers",
+  "recompute_attention",
+  "stage_excess",
+  "head_displaces"
+];
 var Search = class {
   constructor(model) {
     this.model = model;
@@ -1579,9 +2214,9 @@ var Search = class {
     const open = Object.entries(columns).filter(([name]) => !search.open.includes(name));
     const job = new Question(Object.fromEntries(open), settings);
     const alone = job.having({ global_batch: job.need("n_accel") });
-    const { found, whole } = this.model.records(alone, true);
+    const { found, whole: whole2 } = this.model.records(alone, true);
     const own2 = this.model.resolver.completed(job), of = new Job(this.model.resolver, own2);
-    const base = this.base(whole.case);
+    const base = this.base(whole2.case);
     const sizes = [];
     base.cluster.network.size.reduce((all, size) => (sizes.push(all * size), all * size), 1);
     const devices = job.need("n_accel"), batch = job.need("global_batch");
@@ -1601,15 +2236,15 @@ var Search = class {
       (built, mark) => this.counted(built, mark)
     );
     const batched = { ...base, plan: { ...base.plan, global_batch: batch } };
-    const program = this.program(found.built, batched, whole.spread);
+    const program = this.program(found.built, batched, whole2.spread);
     const left = this.choices(of, own2).schedules.filter((name) => !SCHEDULES.includes(name));
-    const result = this.over(space, of, found.built, program, whole.spread, base.cluster.chip.hbm_bytes, top, tell);
+    const result = this.over(space, of, found.built, program, whole2.spread, base.cluster.chip.hbm_bytes, top, tell);
     return { ...result, left };
   }
   counted(built, mark) {
     const { kinds } = this.model.catalog.data;
-    const names = [...built.kinds.mixers, ...built.kinds.feeds];
-    return parts(built).flatMap((part, i) => kinds[names[i]][mark].map((name) => part[name]));
+    const names2 = [...built.kinds.mixers, ...built.kinds.feeds];
+    return parts(built).flatMap((part, i) => kinds[names2[i]][mark].map((name) => part[name]));
   }
   /** What all plans share: nothing is done again, nor waits in host memory, unless said. */
   base(of) {
@@ -1623,11 +2258,11 @@ var Search = class {
     const { search } = this.model.catalog.data;
     const runs = this.model.catalog.runs(question.text("stack"));
     const said2 = search.zero.filter((z) => (runs.zero ?? search.zero).includes(z));
-    const devices = question.need("n_accel"), taken = /* @__PURE__ */ new Set();
+    const devices = question.need("n_accel"), taken2 = /* @__PURE__ */ new Set();
     const one = [1, 2];
     for (const zero of said2) for (const tp of one) for (const pp of one) for (const cp of one)
       for (const ep of one) for (const sp of [0, 1])
-        taken.add(Math.trunc(job.meant({
+        taken2.add(Math.trunc(job.meant({
           dp: devices,
           tp,
           pp,
@@ -1644,7 +2279,7 @@ var Search = class {
     const known2 = runs.schedules ?? search.schedules;
     const schedules = search.schedules.filter((name) => known2.includes(name));
     return {
-      zero: [...taken].sort((a, b) => a - b),
+      zero: [...taken2].sort((a, b) => a - b),
       schedules: schedules.length ? schedules : known2,
       cp: runs.cp ?? true
     };
@@ -1670,90 +2305,53 @@ var Search = class {
     const ranks = new Ranks(top, search.plainness, search.digits);
     const [time, memory, mfu, risk] = ["outputs.step_time_s", "outputs.memory_bytes", "outputs.mfu", "oom_probability"].map(program.out);
     const decided = job.leaves.map((name) => [name, program.at(name)]);
-    const chosen2 = [
-      "dp",
-      "tp",
-      "cp",
-      "pp",
-      "ep",
-      "etp",
-      "sp",
-      "interleave",
-      "micro_batch",
-      "zero",
-      "shard",
-      "reshard",
-      "recompute_layers",
-      "recompute_attention",
-      "stage_excess",
-      "head_displaces"
-    ];
-    const at = chosen2.map(program.at), numbers = new Array(chosen2.length).fill(0);
-    const lain = /* @__PURE__ */ new Map();
+    const place = Object.fromEntries(CHOSEN.map((name) => [name, program.at(name)]));
+    const layers2 = place.recompute_layers, cores = place.recompute_attention;
+    const lain = /* @__PURE__ */ new Map(), most = room * share;
     let considered = 0, feasible = 0, closest = null;
     const take = () => ({
-      layout: { ...Object.fromEntries(chosen2.map((n, i) => [n, numbers[i]])), reshard: x[at[11]] },
+      layout: Object.fromEntries(CHOSEN.map((name) => [name, x[place[name]]])),
       seconds: y[time],
       bytes: y[memory],
       mfu: y[mfu],
       risk: y[risk]
     });
+    const set = (layout) => {
+      for (const name of CHOSEN) if (name in layout) x[place[name]] = layout[name];
+    };
+    const judge = () => {
+      program.run();
+      considered += 1;
+      if (y[memory] <= most) {
+        feasible += 1;
+        ranks.add(y[time], take);
+      } else if (!feasible && (closest === null || y[memory] < closest.bytes)) closest = take();
+    };
     for (const { split, of } of splits) {
-      const { dp, tp, cp, pp, ep } = split;
-      for (const [interleave, micro] of of.runs) {
+      const { dp, pp } = split;
+      for (const [interleave, micro_batch] of of.runs) {
         const key = `${pp} ${interleave}`;
         if (!lain.has(key)) lain.set(key, job.stages(built, pp, interleave));
-        const [excess, displaced] = lain.get(key);
+        const [stage_excess, head_displaces] = lain.get(key);
         for (const sp of of.sp) for (const [zero, shard, reshard] of of.sharding) {
-          const layout = {
-            dp,
-            tp,
-            cp,
-            pp,
-            ep,
-            etp: 1,
-            sp,
-            zero,
-            shard,
-            interleave,
-            micro_batch: micro,
-            replicas: dp / (zero > 0 ? Math.max(shard, 1) : 1),
-            stage_layers: space.layerCount / pp,
-            devices: space.devices,
-            seq_len: space.sequence
-          };
-          layout.shard = zero > 0 ? Math.max(shard, 1) : 1;
-          const own2 = decided.length ? job.values(layout) : {};
+          const ranksOfShard = zero > 0 ? Math.max(shard, 1) : 1;
+          const layout = { ...split, etp: 1, sp, zero, shard, interleave, micro_batch };
+          set({ ...layout, reshard, stage_excess, head_displaces });
+          if (decided.length) {
+            const own2 = job.values({
+              ...layout,
+              shard: ranksOfShard,
+              replicas: dp / ranksOfShard,
+              devices: space.devices,
+              stage_layers: space.layerCount / pp,
+              seq_len: space.sequence
+            });
+            for (const [name, at] of decided) x[at] = Number(own2[name] ?? leaves[name]);
+          }
           for (const [again2, core] of of.recompute) {
-            const row = [
-              dp,
-              tp,
-              cp,
-              pp,
-              ep,
-              1,
-              sp,
-              interleave,
-              micro,
-              zero,
-              shard,
-              reshard,
-              again2,
-              core,
-              excess,
-              displaced
-            ];
-            for (let i = 0; i < row.length; i++) {
-              numbers[i] = row[i];
-              if (at[i] >= 0) x[at[i]] = row[i];
-            }
-            for (const [name, place] of decided) if (place >= 0) x[place] = Number(own2[name] ?? leaves[name]);
-            program.run();
-            considered += 1;
-            if (y[memory] <= room * share) {
-              feasible += 1;
-              ranks.add(y[time], take);
-            } else if (!feasible && (closest === null || y[memory] < closest.bytes)) closest = take();
+            x[layers2] = again2;
+            x[cores] = core;
+            judge();
           }
         }
       }
@@ -1835,5 +2433,18 @@ function best(given, asked, top, compile) {
   return asked.map(({ columns, settings }) => {
     const start = performance.now(), found = search.best(columns, settings, top);
     return { ...found, milliseconds: performance.now() - start };
+  });
+}
+function configs(data, texts) {
+  const reader = new Reader(data.configs, data.kinds);
+  return texts.map((text) => {
+    try {
+      const found = reader.read(text);
+      taken(new Catalog(structuredClone(data)), JSON.stringify(found.shape));
+      return found;
+    } catch (error) {
+      if (error instanceof InputError) return { error: error.message };
+      throw error;
+    }
   });
 }

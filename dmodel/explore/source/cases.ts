@@ -2,6 +2,7 @@
 
 import { Model } from "./answer";
 import { Catalog, type Data, InputError } from "./catalog";
+import { Reader, taken } from "./configs";
 import type { Profile } from "./profile";
 import { type Program, type Programs, inputs } from "./programs";
 import { Question, Resolver } from "./resolve";
@@ -56,5 +57,20 @@ export function best(given: Given, asked: Asked[], top: number, compile: Compile
   return asked.map(({ columns, settings }) => {
     const start = performance.now(), found = search.best(columns, settings, top);
     return { ...found, milliseconds: performance.now() - start };
+  });
+}
+
+/** What configurations say: a shape with notes, or why it is not read. */
+export function configs(data: Data, texts: string[]): unknown[] {
+  const reader = new Reader(data.configs, data.kinds);
+  return texts.map((text) => {
+    try {
+      const found = reader.read(text);
+      taken(new Catalog(structuredClone(data)), JSON.stringify(found.shape));
+      return found;
+    } catch (error) {
+      if (error instanceof InputError) return { error: error.message };
+      throw error;
+    }
   });
 }

@@ -1,5 +1,7 @@
 /** The catalog as data, and names however they are spelled: as dmodel/catalog has them. */
 
+import type { Configs } from "./configs";
+
 export type Table<T> = Record<string, T>;
 export type Value = number | string | boolean | string[] | Rule;
 export interface Rule { rule: string; [argument: string]: number | string }
@@ -30,7 +32,7 @@ export interface Data {
   neutral: Table<number>; leaves: Table<number>; homes: Table<string>; overridden: string[];
   operands: Table<number>; bytes: string[]; modules: Table<Table<number>>;
   ofParts: string[]; fromModel: string[]; quantities: Table<{ part: string; leaf: string }>;
-  constants: Table<number>; needs: Table<string>; search: Searching;
+  constants: Table<number>; needs: Table<string>; search: Searching; configs: Configs;
 }
 /** What a search over layouts varies, and what facts may ask of a layout. */
 export interface Searching {
@@ -94,6 +96,12 @@ export class Catalog {
   known = remembered((kind: Named, name: string) => this.knownAnew(kind, name));
   stack = remembered((name: string) => this.stackAnew(name));
   identify = remembered((name: string) => this.identifyAnew(name));
+
+  /** Takes in a model under a name of its own. */
+  put(name: string, shape: Shape): void {
+    this.data.models[name] = { aliases: [], shape };
+    this.spellings.get("models")!.set(fold(name), name);
+  }
 
   private knownAnew(kind: Named, name: string): string | undefined {
     const of = this.spellings.get(kind)!;

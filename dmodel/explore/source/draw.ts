@@ -1,5 +1,6 @@
 /** Bars, lines and tables; all text is set as text, never as HTML. */
 
+const COLORS = 16;
 const SVG = "http://www.w3.org/2000/svg";
 type Attributes = Record<string, string | number>;
 
@@ -19,12 +20,15 @@ export function element(name: string, text = "", kind = ""): HTMLElement {
 
 export type Cell = string | Node;
 
-/** A table: the first cell of a row heads it. Columns but the first hold numbers where `numbers`. */
-export function table(caption: string, head: string[], rows: Cell[][], kind = "figures"): HTMLElement {
+/** A table: the first cell of a row heads it; `words` are columns of words. */
+export function table(
+  caption: string, head: string[], rows: Cell[][], kind = "figures", words: number[] = [],
+): HTMLElement {
   const found = element("table", "", kind), top = element("tr"), body = element("tbody");
   head.forEach((text) => {
-    const cell = element("th", text);
-    cell.setAttribute("scope", "col");
+    const cell = text ? element("th", text) : element("td");
+    if (text) cell.setAttribute("scope", "col");
+    if (words.includes(top.childElementCount)) cell.className = "words";
     top.append(cell);
   });
   const group = element("thead");
@@ -32,7 +36,7 @@ export function table(caption: string, head: string[], rows: Cell[][], kind = "f
   for (const row of rows) {
     const line = element("tr");
     row.forEach((each, i) => {
-      const cell = element(i ? "td" : "th");
+      const cell = element(i ? "td" : "th", "", words.includes(i) ? "words" : "");
       if (!i) cell.setAttribute("scope", "row");
       cell.append(each);
       line.append(cell);
@@ -58,7 +62,7 @@ export function stacks(of: Stack[], most: number, label: string): SVGElement {
     let x = 0;
     for (const { value, color, name: title } of each.segments) {
       const width = (600 * Math.max(value, 0)) / most;
-      const rect = node("rect", { x, y: top, width, height: 22, class: `c${color % 12}` });
+      const rect = node("rect", { x, y: top, width, height: 22, class: `c${color % COLORS}` });
       rect.append(node("title", {}, title));
       svg.append(rect);
       x += width;
@@ -72,7 +76,7 @@ export function stacks(of: Stack[], most: number, label: string): SVGElement {
 }
 
 export function swatch(color: number): HTMLElement {
-  return element("span", "", `swatch c${color % 12}`);
+  return element("span", "", `swatch c${color % COLORS}`);
 }
 
 export interface Row { name: string; value: number; text: string }
@@ -102,7 +106,7 @@ export interface Curve {
 }
 
 const LEFT = 54, RIGHT = 390, TOP = 12, FOOT = 190;
-const show = (value: number) => Number(value.toPrecision(3)).toLocaleString("en");
+const show = (value: number) => value.toLocaleString("en", { maximumSignificantDigits: 3 });
 
 /** A curve over a logarithmic axis, with the point where the page stands, its tangent and interval,
  * what was measured, and a second curve. */

@@ -3,12 +3,13 @@
 import { type Answer, Model } from "./answer";
 import { InputError, type Table } from "./catalog";
 import { chart } from "./chart";
+import { Reader, taken } from "./configs";
 import { Doubt, type Ends } from "./doubt";
 import { curve, element } from "./draw";
 import { type Given, infinite, knownOf, load, Missing, programsOf, publishedOf } from "./loaded";
 import { chipOf } from "./machine";
 import { structure } from "./models";
-import { measuredTime, type Neighbour, neighbours, type Published } from "./published";
+import { again, measuredTime, type Neighbour, neighbours, type Published } from "./published";
 import type { Found, Result } from "./search";
 import { memories, near, plans, type Shown, slopes, summary, times } from "./show";
 import {
@@ -95,7 +96,7 @@ class Page {
     const run = {
       ...columns, ...layout, n_layers: model.n_layers as unknown as number,
       d_model: model.d_model as unknown as number, seq_len: model.seq_len as unknown as number,
-      recompute: columns.recompute ?? "",
+      recompute: again(layout),
     };
     const key = JSON.stringify(run);
     if (this.nearest[0] !== key)
@@ -184,6 +185,7 @@ class Page {
     for (const key of CONTROLS)
       read(key).addEventListener("input", () => {
         this.state[key] = field(key).value;
+        if (key === "model") delete this.state.own;
         void this.update();
       });
     for (const key of FACTORS)
@@ -197,6 +199,7 @@ class Page {
     press("reset", () => this.set({ ...FIRST }, null));
     press("pin", () => this.set(this.state, { ...this.state }));
     press("unpin", () => this.set(this.state, null));
+    press("take", () => this.take());
     press("search", () => void this.find());
     press("stop", () => this.stop("Stopped."));
   }
@@ -208,9 +211,30 @@ class Page {
     void this.update();
   }
 
+  /** Takes the model of the pasted configuration. */
+  private take(): void {
+    const said = read("taken"), { configs, kinds } = this.given.data;
+    try {
+      const { shape, notes } = new Reader(configs, kinds).read(field("config").value);
+      const own = JSON.stringify(shape), model = taken(this.model.catalog, own);
+      this.set({ ...this.state, own, model, seq_len: this.state.seq_len || String(shape.seq_len) }, this.pinned);
+      said.textContent = ["Read.", ...notes].join(" ");
+    } catch (error) {
+      if (!(error instanceof InputError)) throw error;
+      said.textContent = error.message;
+    }
+  }
+
   private restore(): void {
     const found = fromHash(location.hash, this.given.id);
     read("notice").textContent = found ? found[1] : "";
+    try {
+      for (const of of found ? [found[0].state, found[0].pinned] : [])
+        if (of?.own) of.model = taken(this.model.catalog, of.own);
+    } catch (error) {
+      if (!(error instanceof InputError)) throw error;
+      read("notice").textContent = error.message;
+    }
     if (found) this.set(found[0].state, found[0].pinned);
     else this.set({ ...FIRST }, null);
   }

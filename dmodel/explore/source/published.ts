@@ -77,3 +77,12 @@ export function measuredTime(value: number, unit: string, tokens: number, device
   if (unit === "rate") return tokens / devices / value;
   return unit === "mfu" ? (seconds * mfu) / (value / 100) : value;
 }
+
+/** What a layout does again, as rows say it. */
+export function again(of: Table<number>): string {
+  const { recompute_layers: layers, recompute_attention: core } = of;
+  if (of.recompute_elementwise) return "selective";
+  if (layers === 0 && (of.recompute_products || of.recompute_bytes)) return "parts of a layer";
+  if (layers === 0 && core <= 1 && Number.isInteger(core)) return core ? "selective" : "none";
+  return layers === 1 && core === 0 ? "full" : `${layers.toFixed(2)} of the layers`;
+}

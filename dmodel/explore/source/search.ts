@@ -16,6 +16,11 @@ export interface Result {
   left: string[];
 }
 const SCHEDULES = ["1f1b", "interleaved"];
+/** Numbers of a layout that a search chooses, or that follow from what it chooses. */
+const CHOSEN = [
+  "dp", "tp", "cp", "pp", "ep", "etp", "sp", "interleave", "micro_batch", "zero", "shard", "reshard",
+  "recompute_layers", "recompute_attention", "stage_excess", "head_displaces",
+];
 export type Tell = (done: number, total: number) => void;
 
 interface Program {
@@ -115,43 +120,46 @@ export class Search {
     const [time, memory, mfu, risk] =
       ["outputs.step_time_s", "outputs.memory_bytes", "outputs.mfu", "oom_probability"].map(program.out);
     const decided = job.leaves.map((name) => [name, program.at(name)] as [string, number]);
-    const chosen = ["dp", "tp", "cp", "pp", "ep", "etp", "sp", "interleave", "micro_batch", "zero",
-      "shard", "reshard", "recompute_layers", "recompute_attention", "stage_excess", "head_displaces"];
-    const at = chosen.map(program.at), numbers = new Array(chosen.length).fill(0);
-    const lain = new Map<string, [number, number]>();
+    const place = Object.fromEntries(CHOSEN.map((name) => [name, program.at(name)]));
+    const layers = place.recompute_layers, cores = place.recompute_attention;
+    const lain = new Map<string, [number, number]>(), most = room * share;
     let considered = 0, feasible = 0, closest: Found | null = null;
     const take = (): Found => ({
-      layout: { ...Object.fromEntries(chosen.map((n, i) => [n, numbers[i]])), reshard: x[at[11]] },
+      layout: Object.fromEntries(CHOSEN.map((name) => [name, x[place[name]]])),
       seconds: y[time], bytes: y[memory], mfu: y[mfu], risk: y[risk],
     });
+    const set = (layout: Layout) => {
+      for (const name of CHOSEN) if (name in layout) x[place[name]] = layout[name];
+    };
+    const judge = () => {
+      program.run();
+      considered += 1;
+      if (y[memory] <= most) {
+        feasible += 1;
+        ranks.add(y[time], take);
+      } else if (!feasible && (closest === null || y[memory] < closest.bytes)) closest = take();
+    };
     for (const { split, of } of splits) {
-      const { dp, tp, cp, pp, ep } = split;
-      for (const [interleave, micro] of of.runs) {
+      const { dp, pp } = split;
+      for (const [interleave, micro_batch] of of.runs) {
         const key = `${pp} ${interleave}`;
         if (!lain.has(key)) lain.set(key, job.stages(built, pp, interleave));
-        const [excess, displaced] = lain.get(key)!;
+        const [stage_excess, head_displaces] = lain.get(key)!;
         for (const sp of of.sp) for (const [zero, shard, reshard] of of.sharding) {
-          const layout = {
-            dp, tp, cp, pp, ep, etp: 1, sp, zero, shard, interleave, micro_batch: micro,
-            replicas: dp / (zero > 0 ? Math.max(shard, 1) : 1), stage_layers: space.layerCount / pp,
-            devices: space.devices, seq_len: space.sequence,
-          };
-          layout.shard = zero > 0 ? Math.max(shard, 1) : 1;
-          const own = decided.length ? job.values(layout) : {};
+          const ranksOfShard = zero > 0 ? Math.max(shard, 1) : 1;
+          const layout: Layout = { ...split, etp: 1, sp, zero, shard, interleave, micro_batch };
+          set({ ...layout, reshard, stage_excess, head_displaces });
+          if (decided.length) {
+            const own = job.values({
+              ...layout, shard: ranksOfShard, replicas: dp / ranksOfShard, devices: space.devices,
+              stage_layers: space.layerCount / pp, seq_len: space.sequence,
+            });
+            for (const [name, at] of decided) x[at] = Number(own[name] ?? leaves[name]);
+          }
           for (const [again, core] of of.recompute) {
-            const row = [dp, tp, cp, pp, ep, 1, sp, interleave, micro, zero, shard, reshard, again,
-              core, excess, displaced];
-            for (let i = 0; i < row.length; i++) {
-              numbers[i] = row[i];
-              if (at[i] >= 0) x[at[i]] = row[i];
-            }
-            for (const [name, place] of decided) if (place >= 0) x[place] = Number(own[name] ?? leaves[name]);
-            program.run();
-            considered += 1;
-            if (y[memory] <= room * share) {
-              feasible += 1;
-              ranks.add(y[time], take);
-            } else if (!feasible && (closest === null || y[memory] < closest.bytes)) closest = take();
+            x[layers] = again;
+            x[cores] = core;
+            judge();
           }
         }
       }

@@ -153,8 +153,8 @@ export function plans(result: Result, use: (found: Found) => void): Node {
     return [label(found), `${short(found.seconds, 4)} s`, percent(found.mfu), `${short(found.bytes / GIB)} GiB`,
       percent(found.risk), button];
   });
-  const title = result.plans.length ? "Best layouts" : "No layout fits; the nearest";
-  return table(title, ["layout", "step", "MFU", "memory", "risk", ""], rows, "figures plans");
+  const title = result.plans.length ? "The fastest that fit" : "No layout fits; the nearest";
+  return table(title, ["layout", "step", "MFU", "memory", "risk", ""], rows, "figures plans", [5]);
 }
 
 export function near(rows: Neighbour[]): Node[] {
@@ -163,5 +163,5 @@ export function near(rows: Neighbour[]): Node[] {
     `${row.model}, ${row.devices} × ${row.accelerator}`, row.stack, row.layout, `${short(row.seconds)} s`,
     short(row.rate), row.mfu === null ? "" : percent(row.mfu), `${row.source} (${row.url})`]);
   return [table("Nearest published runs", ["run", "stack", "layout", "step", "tokens/s a device", "MFU", "source"],
-    cells, "figures plans sources")];
+    cells, "figures sources", [1, 2, 6])];
 }

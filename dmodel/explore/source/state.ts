@@ -37,7 +37,7 @@ export const PRESETS: Table<State> = {
 export const CONTROLS = [...TEXTS, ...NUMBERS, ...SETTINGS, ...VIEWS];
 const ASKED = [...TEXTS, ...NUMBERS, ...SETTINGS, ...FACTORS];
 const KEYS = [...ASKED, ...VIEWS];
-const PIN = "pin.", LONGEST = 80;
+const PIN = "pin.", OWN = "own", LONGEST = 80, LONGEST_MODEL = 20000;
 
 /** What a page shows: its state, and the one that is kept beside it, if any. */
 export interface Both { state: State; pinned: State | null }
@@ -45,9 +45,10 @@ export interface Both { state: State; pinned: State | null }
 export function toHash(both: Both, profile: string): string {
   const { state, pinned } = both;
   const pairs = KEYS.filter((key) => state[key]).map((key) => [key, state[key]]);
+  if (state[OWN]) pairs.push([OWN, state[OWN]]);
   if (pinned) {
     pairs.push(["pin", "1"]);
-    for (const key of ASKED) if (pinned[key]) pairs.push([PIN + key, pinned[key]]);
+    for (const key of [...ASKED, OWN]) if (pinned[key]) pairs.push([PIN + key, pinned[key]]);
   }
   return new URLSearchParams([["v", FORMAT], ["profile", profile], ...pairs]).toString();
 }
@@ -56,12 +57,14 @@ export function toHash(both: Both, profile: string): string {
 export function fromHash(hash: string, profile: string): [Both, string] | null {
   const found = new URLSearchParams(hash.replace(/^#/, ""));
   if (!found.has("v")) return null;
-  const read = (prefix: string): State =>
-    Object.fromEntries(KEYS.map((key) => [key, (found.get(prefix + key) ?? "").slice(0, LONGEST)]));
+  const read = (prefix: string): State => {
+    const pairs = KEYS.map((key) => [key, (found.get(prefix + key) ?? "").slice(0, LONGEST)]);
+    return { ...Object.fromEntries(pairs), [OWN]: (found.get(prefix + OWN) ?? "").slice(0, LONGEST_MODEL) };
+  };
   const both = { state: read(""), pinned: found.get("pin") === "1" ? read(PIN) : null };
   if (found.get("v") !== FORMAT) return [both, "The link is of another version of this page."];
   const of = found.get("profile");
-  return [both, of === profile ? "" : "The link is of another profile: its numbers differ."];
+  return [both, !of || of === profile ? "" : "The link is of another profile: its numbers differ."];
 }
 
 /** Columns and settings that a state asks; factors stand for numbers of the machine. */

@@ -3,7 +3,8 @@
 import type { Table } from "./catalog";
 
 export const GIB = 2 ** 30, DAY = 86400;
-export const short = (value: number, digits = 3) => Number(value.toPrecision(digits)).toLocaleString("en");
+export const short = (value: number, digits = 3) =>
+  value.toLocaleString("en", { maximumSignificantDigits: digits });
 export const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 export const percent = (value: number, digits = 1) => `${(100 * value).toFixed(digits)} %`;
 export const signed = (value: number, text: string) => `${value > 0 ? "+" : value < 0 ? "−" : "±"}${text}`;
