@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dmodel.explore.javascript import javascript
+from dmodel.explore.limits import limits, sweep
 from dmodel.explore.programs import SLOPED, paths, program, sizes, sloped
 from dmodel.explore.scalars import Scalars
 from dmodel.footprint import SPREAD
@@ -214,3 +215,9 @@ def test_constants_are_computed_and_repeats_shared():
     made = Scalars(record, [()])
     assert [n.name for n in made.graph.nodes].count("mul") == 2
     assert "const A=x[0]*2;y[0]=(A*3)+A;}" in javascript(made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "kind"), [("H100 SXM", "dense"), ("A100 SXM", "sparse")])
+def test_limits_are_those_of_the_study_as_of_now(name, kind):
+    assert limits()["gpus"][name][kind] == sweep(name, kind == "sparse")

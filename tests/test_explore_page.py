@@ -5,23 +5,29 @@ from __future__ import annotations
 import json
 import math
 import random
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from calibration.traces.neighbours import compact, neighbours
 from dmodel.asked import ask
 from dmodel.catalog.configs.reading import read
+from dmodel.cli.app import app
 from dmodel.cli.question import plan_document
+from dmodel.counts import model_flops_per_token
 from dmodel.explore import page as pages
+from dmodel.explore.limits import limits
 from dmodel.explore.structures import models
 from dmodel.prediction import answer
 from dmodel.profiles import load
 from dmodel.question import Question
 from dmodel.resolve import resolve
+from dmodel.run import CONVENTION
 from dmodel.shape import completed
 
 CHROMIUM = shutil.which("chromium")
@@ -290,6 +296,41 @@ def test_dragging_and_the_link(opened):
     page.click("#reset")
     page.evaluate(f"location.hash = {json.dumps(link)}")
     wait(page, f"Math.abs(dmodelAnswer.values['outputs.step_time_s'] / {after} - 1) < 1e-12")
+
+
+@needs_browser
+def test_commands_ask_the_same(opened):
+    page, _ = opened
+    found = show(page, {**RUN, "zero_stage": 3.0, "recompute": "0.5", "bandwidth.inter": 0.5})
+    page.click("#shell summary")
+    wait(page, "document.getElementById('command').textContent")
+    ask_, _, _, design = page.text_content("#command").splitlines()
+    words = shlex.split(ask_)
+    assert words[:2] == ["dmodel", "predict"]
+    done = CliRunner().invoke(app, [*words[1:], "--json"])
+    want = json.loads(done.stdout)["step_time_s"]
+    assert found["values"]["outputs.step_time_s"] == pytest.approx(want, rel=1e-9)
+    assert shlex.split(design)[-2:] == ["--emit", "megatron"]
+    page.click("#shell summary")
+
+
+@needs_browser
+def test_the_run_stands_beside_the_frontier(opened):
+    page, _ = opened
+    values = show(page, {**RUN, "tokens": "15e12"})["values"]
+    page.click("#limits summary")
+    wait(page, "document.querySelector('#frontier .curve')")
+    asked = ask(Question(RUN), "generic")
+    each = float(model_flops_per_token(asked.model, CONVENTION))
+    text = page.text_content("#frontier")
+    compute = f"{15e12 * each:.1e}".replace("e+", " · 10^")
+    assert f"this run, {compute} FLOP at {100 * values['outputs.mfu']:.1f} %" in text
+    dense = limits()["gpus"]["H100 SXM"]["dense"]
+    assert f"{dense['linear_end'][0]:.1e}".replace("e+", " · 10^") in text
+    for share, row in ((0.0, dense["rows"][0]), (1.0, dense["rows"][-1])):
+        page.fill("#width", str(share))
+        assert f"{100 * row[2]:.1f} %" in page.locator("#frontier p").nth(1).text_content()
+    page.click("#limits summary")
 
 
 CONFIG = {

@@ -14,6 +14,7 @@ from dmodel.catalog.models import transformer
 from dmodel.coefficients import SPECS
 from dmodel.explore.data import document
 from dmodel.explore.intervals import intervals, packed
+from dmodel.explore.limits import limits
 from dmodel.explore.structures import models, programs
 from dmodel.footprint import LEAST, SPREAD
 from dmodel.profiles import Profile
@@ -58,6 +59,7 @@ def page(
         "programs": programs_of,
         "packed": scripts,
         "published": packed(json.dumps(published, separators=(",", ":")).encode()),
+        "limits": limits(),
         "id": identity(own),
     }
     return written(given, f"{profile.name} ({given['id']})")

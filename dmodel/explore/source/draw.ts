@@ -103,6 +103,8 @@ export interface Point { x: number; y: number; title: string }
 export interface Curve {
   points: [number, number][]; here: [number, number]; slope: number | null; x: string; y: string;
   ends?: [number, number]; measured?: number; others: Point[]; pinned: [number, number][];
+  /** Whether numbers of the axis are written as powers. */
+  power?: boolean;
 }
 
 const LEFT = 54, RIGHT = 390, TOP = 12, FOOT = 190;
@@ -148,8 +150,9 @@ export function curve(of: Curve): SVGElement {
     svg.append(node("path", { d: cross, class: "mark" }));
   }
   svg.append(node("text", { x: LEFT - 5, y: FOOT + 3, "text-anchor": "end" }, "0"));
-  svg.append(node("text", { x: LEFT, y: FOOT + 14 }, show(Math.exp(left))));
-  svg.append(node("text", { x: RIGHT, y: FOOT + 14, "text-anchor": "end" }, show(Math.exp(right))));
+  const end = (value: number) => (of.power ? value.toExponential(0) : show(value));
+  svg.append(node("text", { x: LEFT, y: FOOT + 14 }, end(Math.exp(left))));
+  svg.append(node("text", { x: RIGHT, y: FOOT + 14, "text-anchor": "end" }, end(Math.exp(right))));
   svg.append(node("text", { x: (LEFT + RIGHT) / 2, y: FOOT + 30, "text-anchor": "middle" }, of.x));
   return svg;
 }

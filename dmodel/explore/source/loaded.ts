@@ -2,6 +2,7 @@
 
 import { type Data, InputError, type Table } from "./catalog";
 import type { Known } from "./doubt";
+import type { Limits } from "./limits";
 import type { Profile } from "./profile";
 import type { Program, Programs } from "./programs";
 import type { Published } from "./published";
@@ -10,7 +11,7 @@ type Texts = Table<Omit<Program, "run">>;
 type OfProfile = Profile & { intervals: Known["said"] | null };
 export interface Given {
   data: Data; profile: OfProfile; programs: Table<Texts>; packed: Table<string>; published: string;
-  id: string;
+  limits: Limits; id: string;
 }
 declare global { var dmodelPrograms: Table<Table<Program["run"]>> }
 

@@ -4,9 +4,11 @@ import { type Answer, Model } from "./answer";
 import { InputError, type Table } from "./catalog";
 import { chart } from "./chart";
 import { Reader, taken } from "./configs";
+import { command, designing } from "./command";
 import { Doubt, type Ends } from "./doubt";
 import { curve, element } from "./draw";
 import { type Given, infinite, knownOf, load, Missing, programsOf, publishedOf } from "./loaded";
+import { frontier } from "./limits";
 import { chipOf } from "./machine";
 import { structure } from "./models";
 import { again, measuredTime, type Neighbour, neighbours, type Published } from "./published";
@@ -117,8 +119,33 @@ class Page {
     read("curve").replaceChildren(curve(drawn));
     read("legend").textContent = said;
     read("near").replaceChildren(...(this.published ? near(close) : []));
+    this.showOpened(now);
     read("facts").replaceChildren(...now.found.facts.map((fact) =>
       element("li", `${fact.says} (${fact.source}, ${fact.date})`)));
+  }
+
+  /** What is drawn only while it is open. */
+  private showOpened(now: Shown): void {
+    const isOpen = (id: string) => (read(id) as HTMLDetailsElement).open, { state } = this;
+    if (isOpen("limits"))
+      read("frontier").replaceChildren(...frontier(this.given.limits, this.model.catalog, now.found,
+        state.accelerator, now.tokens, Number(field("width").value)));
+    if (!isOpen("shell")) return;
+    const { name } = this.given.profile, lines = [command(state, name, this.machineNumber(state))];
+    const stack = this.model.catalog.knownFamily(state.stack.split("/")[0]);
+    lines.push("", "# launch settings of the best layout", designing(this.given.data, state, name, stack ? stack[1] : ""));
+    read("command").textContent = lines.join("\n");
+  }
+
+  private async copy(): Promise<void> {
+    const text = read("command").textContent!;
+    try {
+      await navigator.clipboard.writeText(text);
+      read("copied").textContent = "Copied.";
+    } catch {
+      getSelection()?.selectAllChildren(read("command"));
+      read("copied").textContent = "Selected: copy it with the keyboard.";
+    }
   }
 
   private fail(text: string): void {
@@ -199,6 +226,9 @@ class Page {
     press("reset", () => this.set({ ...FIRST }, null));
     press("pin", () => this.set(this.state, { ...this.state }));
     press("unpin", () => this.set(this.state, null));
+    press("copy", () => void this.copy());
+    for (const [id, event] of [["limits", "toggle"], ["shell", "toggle"], ["width", "input"]])
+      read(id).addEventListener(event, () => void this.update());
     press("take", () => this.take());
     press("search", () => void this.find());
     press("stop", () => this.stop("Stopped."));
