@@ -11,14 +11,6 @@ from typing import Any
 
 TABLE = Path(__file__).parent / "limits.json"
 
-GPUS = {
-    "volta": "V100 SXM",
-    "ampere": "A100 SXM",
-    "hopper": "H100 SXM",
-    "blackwell": "B200 SXM",
-}
-"""Generation of a chip → the GPU whose frontier stands for it."""
-
 COLUMNS = ("training_flop", "n_gpus", "utilization", "train_time_s")
 """What is kept of the smallest cluster of a width."""
 
@@ -28,7 +20,8 @@ Document = dict[str, Any]
 
 
 def limits() -> Document:
-    """The table: by GPU and kind of model, rows of `COLUMNS`, and where linear scaling ends."""
+    """The table: generation of a chip → the GPU that stands for it; by GPU and kind of model, rows
+    of `COLUMNS`, and where linear scaling ends."""
     return json.loads(TABLE.read_text(encoding="utf-8"))
 
 
@@ -58,10 +51,10 @@ def _row(best: Any) -> list[float]:
 
 
 def made() -> Document:
-    """The table as of now."""
-    kinds = {"dense": False, "sparse": True}
-    found = {n: {kind: sweep(n, of) for kind, of in kinds.items()} for n in GPUS.values()}
-    return {"generations": GPUS, "columns": COLUMNS, "gpus": found}
+    """The table as of now, of the GPUs that it has."""
+    kinds, named = {"dense": False, "sparse": True}, limits()["generations"]
+    found = {n: {kind: sweep(n, of) for kind, of in kinds.items()} for n in named.values()}
+    return {"generations": named, "columns": COLUMNS, "gpus": found}
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from dmodel import entries
@@ -46,9 +47,7 @@ def page(
       published: rows that others measured (`calibration.traces.neighbours.compact`).
     """
     programs_of, scripts = {}, {}
-    for name, known in models().items():
-        if len(known) < FEWEST:
-            continue
+    for name, known in _structures().items():
         made = _programs(name, known[0], tell)
         texts = {key: one.pop("text") for key, one in made.items()}
         programs_of[name], scripts[name] = made, _script(name, texts)
@@ -65,6 +64,23 @@ def page(
     return written(given, f"{profile.name} ({given['id']})")
 
 
+def _structures() -> dict[str, list[str]]:
+    """Structures whose programs are on the page, and their models."""
+    return {name: known for name, known in models().items() if len(known) >= FEWEST}
+
+
+def is_at_hand() -> bool:
+    """Whether the programs of all structures are kept, so that a page takes seconds."""
+    return all(_kept(name)[2] is not None for name in _structures())
+
+
+def _kept(name: str) -> tuple[Path | None, str | None, entries.Entry | None]:
+    """Where programs of a structure are kept, under which key, and what is kept there."""
+    place, source = entries.folder("explorer"), entries.sources("dmodel")
+    key = entries.key_of([source, name]) if source else None
+    return place, key, entries.read(place, key) if place and key else None
+
+
 def identity(profile: Document) -> str:
     """Eight digits that stand for the numbers of a profile."""
     return hashlib.sha256(json.dumps(profile, sort_keys=True).encode()).hexdigest()[:8]
@@ -72,9 +88,7 @@ def identity(profile: Document) -> str:
 
 def _programs(name: str, model: str, tell: Callable[[str], None]) -> Document:
     """Programs of a structure as plain data, kept for the next time."""
-    place, source = entries.folder("explorer"), entries.sources("dmodel")
-    key = entries.key_of([source, name]) if source else None
-    known = entries.read(place, key) if place and key else None
+    place, key, known = _kept(name)
     if known is not None:
         return json.loads(known.content)
     tell(f"writing the programs of {name}")
