@@ -93,9 +93,10 @@ def said(page: Any) -> dict[str, Any]:
     return json.loads(page.evaluate(ASKED))
 
 
-def by_python(columns: dict[str, Any]) -> dict[str, Any]:
+def by_python(words: dict[str, Any]) -> dict[str, Any]:
     """The answer of `dmodel predict`, and the nearest published runs."""
-    question = Question(columns)
+    columns = {name: word for name, word in words.items() if name != "system"}
+    question = Question(columns, system=words.get("system", ""))
     asked, found = ask(question, "generic"), resolve(question)
     own = completed(question)[0].columns
     sizes = {name: float(getattr(found.model, name)) for name in ("n_layers", "d_model", "seq_len")}
@@ -198,6 +199,21 @@ RUN = {
     "global_batch": 1024.0,
     "seq_len": 4096.0,
 }
+
+
+@needs_browser
+@pytest.mark.parametrize("system", ["H100-RoCE-800", "H100-EFA-3200"])
+def test_a_system_may_be_named(opened, system):
+    words = {**RUN, "system": system}
+    agree(show(opened[0], words), by_python(words))
+    opened[0].click("#reset")
+
+
+@needs_browser
+def test_networks_of_more_levels_are_refused(opened):
+    found = show(opened[0], {**RUN, "system": "H100-Superpod"})
+    assert "networks of 3 levels are not on this page" in found["error"]
+    opened[0].click("#reset")
 
 
 @needs_browser

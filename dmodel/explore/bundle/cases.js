@@ -597,6 +597,7 @@ var LAYER = 1.05;
 var headCost = (width, inner, vocab) => vocab / (LAYER * (4 * width + 3 * inner));
 
 // machine.ts
+var LEVELS = 2;
 var LARGEST_HOST = 16;
 var TORUS_HOST = 8;
 var NUMBERS = ["size", "bytes_per_s", "latency_s", "torus_axes", "in_network_reduction"];
@@ -609,6 +610,8 @@ function chipOf(catalog, name, precision) {
 }
 function networkOf(catalog, main) {
   const { levels } = catalog.data.systems[main];
+  if (levels.length !== LEVELS)
+    throw new InputError(`${main}: networks of ${levels.length} levels are not on this page; ask \`dmodel predict\``);
   return Object.fromEntries(NUMBERS.map((name) => [name, levels.map((level) => level[name])]));
 }
 function sliced(network, chips) {
@@ -1256,8 +1259,7 @@ var Model = class {
     return { found, whole: { case: whole2, spread: fitted.spread } };
   }
   /** Throws InputError where the question has no answer. */
-  answer(columns, settings, slopes) {
-    const question = new Question(columns, settings);
+  answer(question, slopes) {
     const { found, whole: { case: whole2, spread } } = this.records(question);
     const program = this.programsOf(structure(found.built)).evaluated;
     const values = outputs(program, { case: whole2, spread }, slopes);
@@ -2208,11 +2210,11 @@ var Search = class {
   model;
   /** The `top` plans of least step time whose memory fits at the usual risk. Columns and settings of
    * the layout are left to the search. */
-  best(columns, settings, top, tell = () => {
+  best(asked, top, tell = () => {
   }) {
     const { catalog } = this.model, { search } = catalog.data;
-    const open = Object.entries(columns).filter(([name]) => !search.open.includes(name));
-    const job = new Question(Object.fromEntries(open), settings);
+    const open = Object.entries(asked.columns).filter(([name]) => !search.open.includes(name));
+    const job = new Question(Object.fromEntries(open), asked.settings, asked.system);
     const alone = job.having({ global_batch: job.need("n_accel") });
     const { found, whole: whole2 } = this.model.records(alone, true);
     const own2 = this.model.resolver.completed(job), of = new Job(this.model.resolver, own2);
@@ -2430,8 +2432,8 @@ function answers(data, texts, usual, asked, compile) {
 function best(given, asked, top, compile) {
   const model = new Model(given.data, given.profile, compiled(given.texts, compile));
   const search = new Search(model);
-  return asked.map(({ columns, settings }) => {
-    const start = performance.now(), found = search.best(columns, settings, top);
+  return asked.map(({ columns, settings, system }) => {
+    const start = performance.now(), found = search.best(new Question(columns, settings, system), top);
     return { ...found, milliseconds: performance.now() - start };
   });
 }

@@ -1,10 +1,10 @@
 /** What the model says of a question: the records, the profile's coefficients, the programs. */
 
-import { Catalog, type Data, type Fact, InputError, type Table, type Value } from "./catalog";
+import { Catalog, type Data, type Fact, InputError, type Table } from "./catalog";
 import { type Built, structure } from "./models";
 import { coefficients, footprintOf, members, type Profile } from "./profile";
 import { type Case, outputs, type Programs } from "./programs";
-import { Question, type Resolved, Resolver } from "./resolve";
+import { type Question, type Resolved, Resolver } from "./resolve";
 
 export interface Answer {
   values: Table<number>; case: Case; facts: Fact[]; recompute: string; structure: string;
@@ -40,8 +40,7 @@ export class Model {
   }
 
   /** Throws InputError where the question has no answer. */
-  answer(columns: Table<number | string>, settings: Table<Value>, slopes: boolean): Answer {
-    const question = new Question(columns, settings);
+  answer(question: Question, slopes: boolean): Answer {
     const { found, whole: { case: whole, spread } } = this.records(question);
     const program = this.programsOf(structure(found.built)).evaluated;
     const values = outputs(program, { case: whole, spread }, slopes);

@@ -54,8 +54,8 @@ interface Given { data: Data; texts: Texts; profile: Profile }
 export function best(given: Given, asked: Asked[], top: number, compile: Compile): unknown[] {
   const model = new Model(given.data, given.profile, compiled(given.texts, compile));
   const search = new Search(model);
-  return asked.map(({ columns, settings }) => {
-    const start = performance.now(), found = search.best(columns, settings, top);
+  return asked.map(({ columns, settings, system }) => {
+    const start = performance.now(), found = search.best(new Question(columns, settings, system), top);
     return { ...found, milliseconds: performance.now() - start };
   });
 }

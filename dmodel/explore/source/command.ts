@@ -4,7 +4,7 @@ import type { Data } from "./catalog";
 import { asked, FACTORS, type State } from "./state";
 
 const OPTIONS: [string, string][] = [
-  ["accelerator", "--chip"], ["n_accel", "--devices"], ["model", "--model"], ["seq_len", "--seq-len"],
+  ["system", "--system"], ["accelerator", "--chip"], ["n_accel", "--devices"], ["model", "--model"], ["seq_len", "--seq-len"],
   ["global_batch", "--global-batch"], ["precision", "--precision"], ["stack", "--stack"],
   ["micro_batch", "--micro-batch"], ["tp", "--tp"], ["pp", "--pp"], ["cp", "--cp"], ["ep", "--ep"],
   ["interleave", "--interleave"], ["zero_stage", "--zero"], ["shard", "--shard"],
@@ -41,7 +41,7 @@ export function command(state: State, profile: string, machine: Machine): string
   return found.join(" ");
 }
 
-const JOB = ["accelerator", "n_accel", "model", "seq_len", "global_batch", "precision", "stack"];
+const JOB = ["system", "accelerator", "n_accel", "model", "seq_len", "global_batch", "precision", "stack"];
 
 /** `dmodel design` of a state's job, with launch settings of the best layout. */
 export function designing(data: Data, state: State, profile: string, family: string): string {

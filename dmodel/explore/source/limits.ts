@@ -39,7 +39,7 @@ export function frontier(
   };
   const texts = [
     `Utilization of the smallest cluster of ${gpu} that trains ${experts ? "a sparse" : "a dense"} model within ` +
-      "three months, by its compute (Erdil and Schneider-Joseph 2024, arXiv 2411.01137; `dmodel theory --sweep`).",
+      "three months, by its compute (Erdil and Schneider-Joseph 2024, arXiv 2411.01137; dmodel theory --sweep).",
     `The dot: ${power(flop)} FLOP on ${short(gpus)} GPUs at ${percent(utilization)}, ${short(seconds / MONTH)} months.`,
   ];
   if (compute) texts.push(`The ring: this run, ${power(compute)} FLOP at ${percent(mfu)}.`);

@@ -12,6 +12,7 @@ import { frontier } from "./limits";
 import { chipOf } from "./machine";
 import { structure } from "./models";
 import { again, measuredTime, type Neighbour, neighbours, type Published } from "./published";
+import { Question } from "./resolve";
 import type { Found, Result } from "./search";
 import { memories, near, plans, type Shown, slopes, summary, times } from "./show";
 import {
@@ -37,6 +38,7 @@ class Page {
   private doubt: Doubt | null = null;
   private drawn = 0;
   private search: Searching | null = null;
+  private readonly filled = new Map<string, string>();
   private nearest: [string, Neighbour[]] = ["", []];
 
   start(): void {
@@ -62,7 +64,7 @@ class Page {
       const { part, leaf } = data.quantities[name];
       if (part === "chip") return chipOf(catalog, of.accelerator, of.precision || "bf16")[leaf];
       const chip = data.chips[catalog.resolved("chips", of.accelerator)];
-      const levels = data.systems[chip.system!].levels;
+      const { levels } = data.systems[of.system ? catalog.resolved("systems", of.system) : chip.system!];
       return levels[part === "intra" ? 0 : 1][leaf];
     };
   }
@@ -70,8 +72,8 @@ class Page {
   private answered(of: State, withSlopes = false): Answer {
     const problem = wrong(of);
     if (problem) throw new InputError(problem);
-    const { columns, settings } = asked(of, this.machineNumber(of));
-    return this.model.answer(columns, settings, withSlopes);
+    const { columns, settings, system } = asked(of, this.machineNumber(of));
+    return this.model.answer(new Question(columns, settings, system), withSlopes);
   }
 
   private shown(of: State, withSlopes: boolean): Shown {
@@ -106,6 +108,13 @@ class Page {
     return this.nearest[1];
   }
 
+  /** Fills a part of the page where what it says has changed. */
+  private once(id: string, key: string, parts: () => Node[]): void {
+    if (this.filled.get(id) === key) return;
+    this.filled.set(id, key);
+    read(id).replaceChildren(...parts());
+  }
+
   private show(now: Shown, kept: Shown | null): void {
     const { side } = this.given.profile.intervals ?? { side: 0 };
     read("summary").replaceChildren(...summary(now, kept, side));
@@ -118,10 +127,10 @@ class Page {
     const [drawn, said] = chart(this.state, now.found, pinned, beside, this.model, (of) => this.answered(of), this.unit);
     read("curve").replaceChildren(curve(drawn));
     read("legend").textContent = said;
-    read("near").replaceChildren(...(this.published ? near(close) : []));
+    this.once("near", this.published ? this.nearest[0] : "", () => near(close));
     this.showOpened(now);
-    read("facts").replaceChildren(...now.found.facts.map((fact) =>
-      element("li", `${fact.says} (${fact.source}, ${fact.date})`)));
+    const facts = now.found.facts.map((fact) => `${fact.says} (${fact.source}, ${fact.date})`);
+    this.once("facts", facts.join("\n"), () => facts.map((text) => element("li", text)));
   }
 
   /** What is drawn only while it is open. */
@@ -198,6 +207,8 @@ class Page {
     const { models, chips, stacks } = this.given.data;
     options("models", Object.keys(models));
     options("chips", Object.keys(chips));
+    const small = Object.entries(this.given.data.systems).filter(([, of]) => of.levels.length === 2);
+    options("systems", small.map(([name]) => name));
     options("stacks", Object.values(stacks).filter((f) => !f.id.startsWith("_"))
       .flatMap((f) => [f.id, ...f.members.filter((m) => !m.endsWith("*"))]));
     for (const [name, preset] of Object.entries(PRESETS)) {

@@ -1,7 +1,7 @@
 /** The best plans of a job, of all valid ones (dmodel/searching.py, dmodel/design). */
 
 import type { Model } from "./answer";
-import { InputError, type Table, type Value } from "./catalog";
+import { InputError, type Table } from "./catalog";
 import { Job, type Layout } from "./job";
 import { type Built, parts, structure } from "./models";
 import { type Case, inputs } from "./programs";
@@ -34,10 +34,10 @@ export class Search {
 
   /** The `top` plans of least step time whose memory fits at the usual risk. Columns and settings of
    * the layout are left to the search. */
-  best(columns: Table<number | string>, settings: Table<Value>, top: number, tell: Tell = () => {}): Result {
+  best(asked: Question, top: number, tell: Tell = () => {}): Result {
     const { catalog } = this.model, { search } = catalog.data;
-    const open = Object.entries(columns).filter(([name]) => !search.open.includes(name));
-    const job = new Question(Object.fromEntries(open), settings);
+    const open = Object.entries(asked.columns).filter(([name]) => !search.open.includes(name));
+    const job = new Question(Object.fromEntries(open), asked.settings, asked.system);
     const alone = job.having({ global_batch: job.need("n_accel") });
     const { found, whole } = this.model.records(alone, true);
     const own = this.model.resolver.completed(job), of = new Job(this.model.resolver, own);

@@ -5,6 +5,7 @@ import type { Found } from "./search";
 
 export const FORMAT = "2";
 export const TEXTS = ["model", "accelerator", "stack", "precision", "recompute"];
+const SYSTEM = "system";
 export const NUMBERS = [
   "n_accel", "tp", "pp", "cp", "ep", "interleave", "micro_batch", "zero_stage", "shard", "sp",
   "global_batch", "seq_len",
@@ -34,8 +35,8 @@ export const PRESETS: Table<State> = {
   },
 };
 
-export const CONTROLS = [...TEXTS, ...NUMBERS, ...SETTINGS, ...VIEWS];
-const ASKED = [...TEXTS, ...NUMBERS, ...SETTINGS, ...FACTORS];
+export const CONTROLS = [SYSTEM, ...TEXTS, ...NUMBERS, ...SETTINGS, ...VIEWS];
+const ASKED = [SYSTEM, ...TEXTS, ...NUMBERS, ...SETTINGS, ...FACTORS];
 const KEYS = [...ASKED, ...VIEWS];
 const PIN = "pin.", OWN = "own", LONGEST = 80, LONGEST_MODEL = 20000;
 
@@ -81,7 +82,7 @@ export function asked(state: State, machine: (name: string) => number) {
     const factor = Number(state[key] || 1);
     if (factor !== 1) settings[key] = factor * machine(key);
   }
-  return { columns, settings };
+  return { columns, settings, system: (state[SYSTEM] ?? "").trim() };
 }
 
 /** The job of a state without a layout, as a search takes it. */

@@ -3,11 +3,12 @@
 import { Model } from "./answer";
 import { InputError, type Table, type Value } from "./catalog";
 import { type Given, programsOf, scriptOf } from "./loaded";
+import { Question } from "./resolve";
 import { type Result, Search } from "./search";
 
 interface Request {
   given: Pick<Given, "data" | "profile" | "programs">; columns: Table<number | string>;
-  settings: Table<Value>; top: number;
+  settings: Table<Value>; system: string; top: number;
 }
 type Reply = { done: number; total: number } | { result: Result; milliseconds: number } | { error: string };
 
@@ -21,7 +22,7 @@ export function serve(): void {
     let told = start;
     try {
       const model = new Model(data.given.data, data.given.profile, programsOf(data.given.programs));
-      const result = new Search(model).best(data.columns, data.settings, data.top, (done, total) => {
+      const result = new Search(model).best(new Question(data.columns, data.settings, data.system), data.top, (done, total) => {
         const now = performance.now();
         if (now - told > EVERY) {
           told = now;
