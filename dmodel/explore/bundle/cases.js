@@ -1882,18 +1882,20 @@ function taken(catalog, text) {
   } catch {
     throw new InputError("the link's model is not readable");
   }
-  if (!isShape(shape, catalog.data.kinds)) throw new InputError("the link's model is none");
+  const { kinds, configs: configs2 } = catalog.data;
+  if (!isShape(shape, kinds, configs2.deepest)) throw new InputError("the link's model is none");
   let sum = 2166136261;
   for (let i = 0; i < text.length; i++) sum = Math.imul(sum ^ text.charCodeAt(i), 16777619) >>> 0;
   const name = `${PASTED}${sum.toString(16)}`;
   if (!(name in catalog.data.models)) catalog.put(name, shape);
   return name;
 }
-function isShape(value2, kinds) {
+function isShape(value2, kinds, deepest) {
   const { blocks, order: order2, further, ...sizes } = isTable(value2) ? value2 : {};
   const isSize = (x) => typeof x === "number" && Number.isFinite(x);
   const isPart = (x) => x === void 0 || isTable(x) && Object.hasOwn(kinds, String(x.kind)) && Object.entries(x).every(([name, size]) => name === "kind" || has(kinds[String(x.kind)].fields, name) && isSize(size));
-  const isBlock = (x) => isTable(x) && isSize(x.layers) && isPart(x.mixer) && isPart(x.feed);
+  const isDepth = (x) => isSize(x) && Number(x) >= 0 && Number(x) <= deepest;
+  const isBlock = (x) => isTable(x) && isDepth(x.layers) && isPart(x.mixer) && isPart(x.feed);
   const are = (x, each) => Array.isArray(x) && x.length > 0 && x.every(each);
   const count = Array.isArray(blocks) ? blocks.length : 0;
   const isPlace = (x) => Number.isInteger(x) && Number(x) >= 0 && Number(x) < count;

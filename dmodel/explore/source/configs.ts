@@ -383,7 +383,8 @@ export function taken(catalog: Catalog, text: string): string {
   } catch {
     throw new InputError("the link's model is not readable");
   }
-  if (!isShape(shape, catalog.data.kinds)) throw new InputError("the link's model is none");
+  const { kinds, configs } = catalog.data;
+  if (!isShape(shape, kinds, configs.deepest)) throw new InputError("the link's model is none");
   let sum = 2166136261;
   for (let i = 0; i < text.length; i++) sum = Math.imul(sum ^ text.charCodeAt(i), 16777619) >>> 0;
   const name = `${PASTED}${sum.toString(16)}`;
@@ -391,12 +392,13 @@ export function taken(catalog: Catalog, text: string): string {
   return name;
 }
 
-function isShape(value: unknown, kinds: Table<Kind>): value is Shape {
+function isShape(value: unknown, kinds: Table<Kind>, deepest: number): value is Shape {
   const { blocks, order, further, ...sizes } = isTable(value) ? value : ({} as Said);
   const isSize = (x: unknown) => typeof x === "number" && Number.isFinite(x);
   const isPart = (x: unknown): boolean => x === undefined || (isTable(x) && Object.hasOwn(kinds, String(x.kind)) &&
     Object.entries(x).every(([name, size]) => name === "kind" || (has(kinds[String(x.kind)].fields, name) && isSize(size))));
-  const isBlock = (x: unknown) => isTable(x) && isSize(x.layers) && isPart(x.mixer) && isPart(x.feed);
+  const isDepth = (x: unknown) => isSize(x) && Number(x) >= 0 && Number(x) <= deepest;
+  const isBlock = (x: unknown) => isTable(x) && isDepth(x.layers) && isPart(x.mixer) && isPart(x.feed);
   const are = (x: unknown, each: (one: unknown) => boolean) => Array.isArray(x) && x.length > 0 && x.every(each);
   const count = Array.isArray(blocks) ? blocks.length : 0;
   const isPlace = (x: unknown) => Number.isInteger(x) && Number(x) >= 0 && Number(x) < count;
