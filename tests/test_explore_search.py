@@ -40,7 +40,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 COMMON = {"accelerator": "H100-80GB", "global_batch": 1024.0, "precision": "bf16", "seq_len": 4096}
 
-SLOW = ("many", "latent", "older", "zero")
+SLOW = ("many", "latent", "older", "zero", "dense")
 
 BEST = """
 const fs = require('fs');
