@@ -27,7 +27,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYTHON
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-all test-package test-matrix lint docs oracle bench venv clean check-python
+.PHONY: help demo browser test test-all test-package test-matrix lint docs oracle bench venv clean check-python
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -35,8 +35,12 @@ help: ## list the targets
 demo: $(VENV)/.cli ## fit, predict, design and explain on the shipped measurements; writes out/report.html
 	$(BIN)/dmodel demo
 
-test: $(VENV)/.dev ## quick tests, two at a time
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+browser: $(VENV)/.dev ## add what tests of the explorer's page need: Chromium, Node, Playwright, esbuild
+	.ci/browser
+	$(INSTALL) -c constraints.txt -e '.[cli,dev,browser]'
+
+test: $(VENV)/.dev ## quick tests, two at a time; says which it skips
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" -rs
 
 test-all: $(VENV)/.dev ## all tests, the slow ones too
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -166,3 +166,34 @@ def _neighbour(columns: Mapping[str, Any], row: Row, distance: float) -> Neighbo
         url=row.text("url"),
         license=row.text("license"),
     )
+
+
+TOLD = ("model", "source", "url", "license")
+"""Columns of words of `compact`, beside those that tell runs apart."""
+
+
+def compact() -> dict[str, Any]:
+    """All rows among which `neighbours` looks, column by column, with what tells runs apart.
+
+    Words of a column stand once, `words`, and rows have their places, `at`. Step times [s] have
+    five digits.
+    """
+    rows = [row for row in lines(PUBLISHED).rows if "composed" not in row.flags]
+    whole = [row for row in map(completed, rows) if _is_whole(row)]
+    numbers = ("dp", "interleave", "mfu_reported")
+    columns = {name: [row.number(name) for row in whole] for name in (*SIZES, *numbers)}
+    times = [float(f"{measured_time(row) or 0.0:.5g}") for row in whole]
+    return {
+        "sizes": SIZES,
+        "words": WORDS,
+        "blank": BLANK,
+        "numbers": columns | {"step_time_s": times},
+        "texts": {name: _coded([row.text(name) for row in whole]) for name in (*WORDS, *TOLD)},
+    }
+
+
+def _coded(texts: list[str]) -> dict[str, list[Any]]:
+    """Texts as places among the ones that there are."""
+    known = sorted(set(texts))
+    at = {text: i for i, text in enumerate(known)}
+    return {"words": known, "at": [at[text] for text in texts]}

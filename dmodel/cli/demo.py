@@ -78,9 +78,25 @@ def command(
         jsonlib.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n",
         encoding="utf-8",
     )
-    document["files"] = [str(path) for path in (*written, out / "demo.json", out / "profile.json")]
+    pages = _explorer(out)
+    made = (*written, out / "demo.json", out / "profile.json", *pages)
+    document["files"] = [str(path) for path in made]
     document["seconds"] = time.perf_counter() - started
     deliver(document, json, _show)
+
+
+def _explorer(out: Path) -> list[Path]:
+    """The explorer with the fitted profile, where its programs are kept; else how to write it."""
+    from calibration.traces.neighbours import compact
+    from dmodel.explore.page import is_at_hand, page
+    from dmodel.profiles import load
+
+    profile, path = out / "profile.json", out / "explorer.html"
+    if not is_at_hand():
+        say(f"for a page to explore: dmodel explore --profile {profile} (a minute or two, once)")
+        return []
+    path.write_text(page(load(str(profile)), published=compact()), encoding="utf-8")
+    return [path]
 
 
 def study(out: Path, quick: bool, seed: int) -> Document:

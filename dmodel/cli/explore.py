@@ -22,11 +22,12 @@ def command(
 
     The first page takes a minute or two: the model's formulas are written as JavaScript, and kept.
     """
+    from calibration.traces.neighbours import compact
     from dmodel.errors import InputError
     from dmodel.explore.page import page
     from dmodel.profiles import load
 
-    text = page(load(profile), say)
+    text = page(load(profile), say, compact())
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:

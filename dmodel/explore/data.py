@@ -3,10 +3,15 @@ reads."""
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Any
 
+from dmodel.asked import OF_LAYOUT as OPEN
 from dmodel.blocks import ALL, KINDS
 from dmodel.catalog import systems
+from dmodel.catalog.chips import maker
+from dmodel.catalog.configs import families
+from dmodel.catalog.configs.layers import DEEPEST, LARGEST, MAY_BE_BELOW, MAY_BE_ZERO
 from dmodel.catalog.facts import CONDITIONS, HEADS, Fact, Rule
 from dmodel.catalog.loader import table
 from dmodel.catalog.quantities import QUANTITIES
@@ -15,11 +20,16 @@ from dmodel.counted import FAR, NEAR
 from dmodel.deciding import BYTES
 from dmodel.deciding import LEAVES as DECIDED
 from dmodel.described import FIRST
+from dmodel.design import Choices
+from dmodel.design.judge import DIGITS
+from dmodel.design.rows import PLAINNESS
 from dmodel.recomputation import MODULES
 from dmodel.records import LEAVES, NEEDS, OF_MODEL, Model
 from dmodel.resolve import NEUTRAL, OPERAND_BYTES, OVERRIDDEN
+from dmodel.searching import AGAIN, RISK
 from dmodel.shape import FROM_MODEL, OF_PARTS
 from dmodel.units import HOUR
+from dmodel.varying import INPUTS, MEANT, OF_LAYOUT
 
 Document = dict[str, Any]
 
@@ -38,7 +48,7 @@ IN_CHIP = {
 def document() -> Document:
     """Everything by name; infinite numbers as the text "inf"."""
     return {
-        "chips": {name: _chip(entry) for name, entry in table("chips").items()},
+        "chips": {name: _chip(name, entry) for name, entry in table("chips").items()},
         "systems": {name: _system(entry) for name, entry in table("systems").items()},
         "models": {
             name: {"aliases": entry["aliases"], "shape": entry["shape"]}
@@ -62,16 +72,51 @@ def document() -> Document:
         "quantities": {n: {"part": q.part, "leaf": q.leaf} for n, q in QUANTITIES.items()},
         "constants": {"far": FAR, "near": NEAR, "all": ALL},
         "needs": NEEDS,
+        "search": _search(),
+        "configs": _configs(),
     }
 
 
-def _chip(entry: Document) -> Document:
+def _configs() -> Document:
+    """The table by which configurations are read, as it is written."""
+    return {
+        **families.document(),
+        "plain": families.PLAIN,
+        "largest": float(LARGEST),
+        "deepest": float(DEEPEST),
+        "free": list(MAY_BE_BELOW),
+        "own": list(MAY_BE_ZERO),
+    }
+
+
+def _search() -> Document:
+    """What a search over layouts varies, and what facts may ask of a layout."""
+    usual = Choices()
+    return {
+        "zero": list(usual.zero),
+        "recompute": list(usual.recompute or ()),
+        "schedules": list(usual.schedules),
+        "sp": list(usual.sp),
+        "risk": RISK,
+        "deviations": NormalDist().inv_cdf(RISK),
+        "digits": DIGITS,
+        "plainness": list(PLAINNESS),
+        "open": sorted(OPEN),
+        "neutral": list(AGAIN),
+        "asked": list(OF_LAYOUT),
+        "inputs": {rule: list(names) for rule, names in INPUTS.items()},
+        "meant": list(MEANT),
+    }
+
+
+def _chip(name: str, entry: Document) -> Document:
     numbers = {leaf: float(entry[name]["value"]) for name, leaf in IN_CHIP.items()}
     numbers["price_per_s"] /= HOUR
     own = {name: entry[name] for name in ("system", "like") if name in entry}
     return {
         "aliases": entry["aliases"],
         "generation": entry.get("generation", ""),
+        "maker": maker(name),
         "rates": {name: float(rate["value"]) for name, rate in entry["flops_per_s"].items()},
         "numbers": numbers,
         **own,
@@ -99,7 +144,8 @@ def _leaf(name: str) -> str:
 
 def _kind(kind: Any) -> Document:
     fields = {name: _default(kind, name) for name in kind.__dataclass_fields__}
-    return {"counted": list(kind.COUNTED), "fields": fields}
+    marks = {name.lower(): list(getattr(kind, name)) for name in ("COUNTED", "SPLIT", "COPIED")}
+    return {**marks, "fields": fields}
 
 
 def _default(record: Any, name: str) -> float | None:
@@ -116,6 +162,7 @@ def _stack(file: File) -> Document:
         "extends": list(file.extends),
         "members": list(file.members),
         "aliases": list(file.aliases),
+        "runs": dict(file.runs),
         "fact": [_fact(fact) for fact in file.facts],
     }
 

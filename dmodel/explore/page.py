@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import json
 from collections.abc import Callable, Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from dmodel import entries
 from dmodel.catalog.models import transformer
 from dmodel.coefficients import SPECS
 from dmodel.explore.data import document
+from dmodel.explore.intervals import intervals, packed
+from dmodel.explore.limits import limits
 from dmodel.explore.structures import models, programs
 from dmodel.footprint import LEAST, SPREAD
 from dmodel.profiles import Profile
+from dmodel.profiles.record import VARIANTS
 
 FEWEST = 2
 """Models of the catalog that a structure has at least, for its programs to be on the page."""
@@ -32,28 +35,50 @@ SLIDERS = {
 Document = dict[str, Any]
 
 
-def page(profile: Profile, tell: Callable[[str], None] = lambda _: None) -> str:
+def page(
+    profile: Profile,
+    tell: Callable[[str], None] = lambda _: None,
+    published: Document | None = None,
+) -> str:
     """The text of the page.
 
     Args:
       profile: whose coefficients it has. tell: takes a line for each structure that is written.
+      published: rows that others measured (`calibration.traces.neighbours.compact`).
     """
-    programs_of, packed = {}, {}
-    for name, known in models().items():
-        if len(known) < FEWEST:
-            continue
+    programs_of, scripts = {}, {}
+    for name, known in _structures().items():
         made = _programs(name, known[0], tell)
         texts = {key: one.pop("text") for key, one in made.items()}
-        programs_of[name], packed[name] = made, _packed(name, texts)
-    own = _profile(profile)
+        programs_of[name], scripts[name] = made, _script(name, texts)
+    own = profile_document(profile)
     given = {
         "data": document(),
         "profile": own,
         "programs": programs_of,
-        "packed": packed,
+        "packed": scripts,
+        "published": packed(json.dumps(published, separators=(",", ":")).encode()),
+        "limits": limits(),
         "id": identity(own),
     }
     return written(given, f"{profile.name} ({given['id']})")
+
+
+def _structures() -> dict[str, list[str]]:
+    """Structures whose programs are on the page, and their models."""
+    return {name: known for name, known in models().items() if len(known) >= FEWEST}
+
+
+def is_at_hand() -> bool:
+    """Whether the programs of all structures are kept, so that a page takes seconds."""
+    return all(_kept(name)[2] is not None for name in _structures())
+
+
+def _kept(name: str) -> tuple[Path | None, str | None, entries.Entry | None]:
+    """Where programs of a structure are kept, under which key, and what is kept there."""
+    place, source = entries.folder("explorer"), entries.sources("dmodel")
+    key = entries.key_of([source, name]) if source else None
+    return place, key, entries.read(place, key) if place and key else None
 
 
 def identity(profile: Document) -> str:
@@ -63,9 +88,7 @@ def identity(profile: Document) -> str:
 
 def _programs(name: str, model: str, tell: Callable[[str], None]) -> Document:
     """Programs of a structure as plain data, kept for the next time."""
-    place, source = entries.folder("explorer"), entries.sources("dmodel")
-    key = entries.key_of([source, name]) if source else None
-    known = entries.read(place, key) if place and key else None
+    place, key, known = _kept(name)
     if known is not None:
         return json.loads(known.content)
     tell(f"writing the programs of {name}")
@@ -75,15 +98,15 @@ def _programs(name: str, model: str, tell: Callable[[str], None]) -> Document:
     return made
 
 
-def _packed(name: str, texts: Mapping[str, str]) -> str:
+def _script(name: str, texts: Mapping[str, str]) -> str:
     """A script that sets the programs of a structure, compressed."""
     pairs = ",".join(f"{json.dumps(key)}:{text}" for key, text in texts.items())
     script = f"dmodelPrograms[{json.dumps(name)}]={{{pairs}}};"
-    return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
+    return packed(script.encode())
 
 
-def _profile(profile: Profile) -> Document:
-    """A profile's coefficients and footprints; covariances are left out."""
+def profile_document(profile: Profile) -> Document:
+    """A profile's coefficients and footprints, as the page has them."""
     offsets = {
         grouping: {name: _numbers(values) for name, values in of.items()}
         for grouping, of in profile.offsets.items()
@@ -97,6 +120,8 @@ def _profile(profile: Profile) -> Document:
         "offsets": offsets,
         "footprints": footprints,
         "least": {"footprint": _plain(LEAST), "spread": SPREAD},
+        "variants": VARIANTS,
+        "intervals": intervals(profile),
     }
 
 
@@ -133,7 +158,8 @@ def _slider(name: str, title: str) -> str:
 def written(given: Document, profile: str) -> str:
     """The page around its data; only its own style, script and programs may run."""
     style, script = _file("source", "page.css"), _file("bundle", "page.js").strip()
-    policy = f"default-src 'none'; script-src {_sum(script)} blob:; style-src {_sum(style)}"
+    policy = f"default-src 'none'; script-src {_sum(script)} blob:; style-src {_sum(style)}; "
+    policy += "worker-src blob:"
     parts = {
         "policy": policy,
         "style": style,

@@ -112,7 +112,8 @@ class Rules(NamedTuple):
 
 
 @functools.cache
-def _document() -> Mapping[str, Any]:
+def document() -> Mapping[str, Any]:
+    """The table as it is written."""
     text = resources.files(__package__ or "").joinpath("families.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 
@@ -120,7 +121,7 @@ def _document() -> Mapping[str, Any]:
 @functools.cache
 def rules() -> Rules:
     """What holds for all families."""
-    said = _document()["rules"]
+    said = document()["rules"]
     return Rules(
         parts=tuple(said["parts"]),
         towers=re.compile("|".join(said["towers"])),
@@ -140,7 +141,7 @@ def rules() -> Rules:
 @functools.cache
 def families() -> Mapping[str, Family]:
     """All families by name."""
-    return {name: _family(name) for name in _document()["families"]}
+    return {name: _family(name) for name in document()["families"]}
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,7 +160,7 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 def _said(name: str) -> dict[str, Any]:
     """Tables of a family over those of the one that it is like; names are its own."""
-    own = _document()["families"][name]
+    own = document()["families"][name]
     if "like" not in own:
         return own
     below = {key: value for key, value in _said(own["like"]).items() if key != "names"}

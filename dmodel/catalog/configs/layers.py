@@ -21,6 +21,10 @@ LARGEST = 10**9
 DEEPEST = 10**4
 """No model has more layers."""
 
+MAY_BE_ZERO = ("tied_embeddings", "learned_positions")
+MAY_BE_BELOW = ("small", "qk_extra")
+"""Sizes that may be below zero."""
+
 
 class MissingKey(Exception):
     """A formula asks for a key that the file does not have."""
@@ -198,9 +202,9 @@ def _plain(size: Any) -> int | float:
 
 def _check(name: str, size: Any, where: str, *may_be_zero: str) -> None:
     """Refuse a size that is no whole number, or too small."""
-    least = 0 if name in may_be_zero or name in ("tied_embeddings", "learned_positions") else 1
+    least = 0 if name in (*may_be_zero, *MAY_BE_ZERO) else 1
     number = isinstance(size, int | float) and abs(size) <= LARGEST**2 and size == math.floor(size)
-    if not number or (size < least and name not in ("small", "qk_extra")):
+    if not number or (size < least and name not in MAY_BE_BELOW):
         raise InputError(f"{where}: {name}: expected a whole number from {least}, got {size!r:.40}")
 
 

@@ -20,6 +20,8 @@ var __toCommonJS = (mod) => __copyProps(__defProp({}, "__esModule", { value: tru
 var cases_exports = {};
 __export(cases_exports, {
   answers: () => answers,
+  best: () => best,
+  configs: () => configs,
   infinite: () => infinite
 });
 module.exports = __toCommonJS(cases_exports);
@@ -71,6 +73,11 @@ var Catalog = class {
   known = remembered((kind, name) => this.knownAnew(kind, name));
   stack = remembered((name) => this.stackAnew(name));
   identify = remembered((name) => this.identifyAnew(name));
+  /** Takes in a model under a name of its own. */
+  put(name, shape) {
+    this.data.models[name] = { aliases: [], shape };
+    this.spellings.get("models").set(fold(name), name);
+  }
   knownAnew(kind, name) {
     const of = this.spellings.get(kind);
     const bare = kind === "chips" ? name.trim().replace(MAKERS, "") : name;
@@ -124,10 +131,26 @@ var Catalog = class {
   }
   chain(file) {
     const inherited = file.extends.flatMap((name) => {
-      const parent = this.data.stacks[name] ?? this.data.stacks[this.knownFamily(name.split("/")[0])?.[1] ?? ""];
+      const parent = this.parent(name);
       return parent ? this.chain(parent) : [];
     });
     return [...inherited, ...file.fact];
+  }
+  /** What a search may propose for a stack, of its file or what that extends. */
+  runs(name) {
+    const seen = (file) => {
+      if (Object.keys(file.runs).length) return file.runs;
+      for (const each of file.extends) {
+        const parent = this.parent(each), found2 = parent ? seen(parent) : {};
+        if (Object.keys(found2).length) return found2;
+      }
+      return {};
+    };
+    const found = this.knownFamily(name.split("/")[0].trim());
+    return found ? seen(this.data.stacks[found[1]]) : {};
+  }
+  parent(name) {
+    return this.data.stacks[name] ?? this.data.stacks[this.knownFamily(name.split("/")[0])?.[1] ?? ""];
   }
   /** Family, variant, release and facts of a stack. */
   stackAnew(name) {
@@ -151,6 +174,207 @@ var Catalog = class {
   }
 };
 var NEWEST = [1e6];
+
+// models.ts
+var own = (model, name) => model[name];
+var parts = (of) => [...of.model.mixers, ...of.model.feeds];
+var having = (of, name) => parts(of).filter((part) => name in part);
+function structure(of) {
+  const pairs = of.pairs.map((pair) => pair.join("+")).join(" ");
+  return `${of.kinds.mixers.join(",")}|${of.kinds.feeds.join(",")}|${pairs}`;
+}
+var Models = class {
+  constructor(kinds, sizes) {
+    this.kinds = kinds;
+    this.sizes = sizes;
+  }
+  kinds;
+  sizes;
+  partOf(said2) {
+    const kind = this.kinds[said2.kind], found = {};
+    for (const [name, usual] of Object.entries(kind.fields)) {
+      const value2 = said2[name] ?? usual;
+      if (value2 === null) throw new InputError(`${said2.kind}: ${name} missing`);
+      found[name] = Number(value2);
+    }
+    return found;
+  }
+  side(blocks, name) {
+    const keys = [], kinds = [], found = [], places = [];
+    for (const block of blocks) {
+      const said2 = block[name];
+      if (!said2) {
+        places.push(-1);
+        continue;
+      }
+      const key = JSON.stringify(Object.entries(said2).sort(([a], [b]) => a < b ? -1 : 1));
+      if (!keys.includes(key)) {
+        keys.push(key);
+        kinds.push(said2.kind);
+        found.push(this.partOf(said2));
+      }
+      places.push(keys.indexOf(key));
+    }
+    return [kinds, found, places];
+  }
+  assembled(sizes, blocks, order2 = [], further) {
+    const total = blocks.reduce((sum, block) => sum + block.layers, 0);
+    const [mixerKinds, mixers, first] = this.side(blocks, "mixer");
+    const [feedKinds, feeds, second] = this.side(blocks, "feed");
+    const heads = further ?? [blocks.length - 1];
+    const model = {
+      shares: blocks.map((block) => block.layers / total),
+      further: blocks.map((_, k) => heads.filter((each) => each === k).length),
+      mixers,
+      feeds
+    };
+    for (const [name, usual] of Object.entries(this.sizes))
+      model[name] = name === "n_layers" ? total : sizes[name] ?? usual;
+    const pairs = first.map((i, k) => [i, second[k]]);
+    return { model, kinds: { mixers: mixerKinds, feeds: feedKinds }, pairs, order: order2 };
+  }
+  of(shape) {
+    const { blocks, order: order2, further, ...sizes } = shape;
+    if (blocks === void 0) return this.decoder(sizes);
+    const laid = (order2 ?? "").split(" ").filter(Boolean).flatMap((run) => {
+      const [kind, many] = run.split("x").map(Number);
+      return Array(many ?? 1).fill(kind);
+    });
+    return this.assembled(sizes, blocks, laid, further);
+  }
+  decoder(shape) {
+    const said2 = { ...shape };
+    const taken2 = /* @__PURE__ */ new Set(["n_layers"]);
+    const pick = (kind, names2) => {
+      const part = { kind };
+      for (const name of names2) if (name in said2) part[name] = said2[name], taken2.add(name);
+      return part;
+    };
+    const fields = (kind) => Object.keys(this.kinds[kind].fields);
+    const inner = (kind) => fields(kind).filter((n) => !(n in this.sizes));
+    const experts = (said2.n_experts ?? 1) > 1 ? "experts" : "dense";
+    const block = {
+      layers: said2.n_layers,
+      mixer: pick("attention", inner("attention")),
+      feed: pick(experts, inner(experts))
+    };
+    return this.assembled(said2, [block]);
+  }
+};
+function shortened(of, layers2) {
+  if (layers2 === null || layers2 === own(of.model, "n_layers")) return of;
+  return { ...of, model: { ...of.model, n_layers: layers2 }, order: [] };
+}
+function sized(of, sizes) {
+  const changed2 = (part) => {
+    const found = { ...part };
+    for (const [name, value2] of Object.entries(sizes)) if (name in part) found[name] = value2;
+    return found;
+  };
+  const model = { ...of.model, mixers: of.model.mixers.map(changed2) };
+  model.feeds = of.model.feeds.map(changed2);
+  for (const [name, value2] of Object.entries(sizes)) {
+    if (name in of.model) model[name] = value2;
+    else if (!having(of, name).length)
+      throw new InputError(`${name}: no part of this model has it`);
+  }
+  return { ...of, model };
+}
+var layers = (of) => own(of.model, "n_layers") + own(of.model, "n_mtp") * of.model.further.reduce((a, b) => a + b, 0);
+function weights(of) {
+  const whole2 = layers(of), { model } = of;
+  const kinds = of.pairs.map((_, k) => (own(model, "n_layers") * model.shares[k] + own(model, "n_mtp") * model.further[k]) / whole2);
+  const side = (place, count) => Array.from({ length: count }, (_, i) => {
+    const held3 = kinds.filter((_2, k) => of.pairs[k][place] === i);
+    return held3.length === kinds.length ? 1 : held3.reduce((a, b) => a + b, 0);
+  });
+  return [...side(0, model.mixers.length), ...side(1, model.feeds.length)];
+}
+function value(of, name, otherwise = 0) {
+  if (name in of.model) return own(of.model, name);
+  const each = weights(of);
+  const found = parts(of).map((part, i) => [each[i], part[name]]).filter(([, x]) => x !== void 0);
+  if (!found.length) return otherwise;
+  const whole2 = found.reduce((sum, [weight]) => sum + weight, 0);
+  if (found.length === 1 && whole2 === 1) return found[0][1];
+  return whole2 > 0 ? found.reduce((sum, [weight, x]) => sum + weight * x, 0) / whole2 : otherwise;
+}
+var WITHOUT = { gated_mlp: 0 };
+function columnsOf(of, names2) {
+  const each = weights(of), all = parts(of), found = {};
+  const most = (name) => {
+    if (name in of.model) return own(of.model, name);
+    let best2 = -1, value2 = WITHOUT[name] ?? 1;
+    all.forEach((part, i) => {
+      if (name in part && each[i] > best2) [best2, value2] = [each[i], part[name]];
+    });
+    return value2;
+  };
+  for (const name of [...names2, "seq_len"]) found[name] = most(name);
+  if (!having(of, "n_kv_heads").length) found.n_kv_heads = found.n_heads;
+  const routed = of.model.feeds.find((feed) => "n_experts" in feed);
+  found.d_ff = routed ? routed.d_ff : most("d_ff");
+  return found;
+}
+function ffWidth(of) {
+  const each = weights(of);
+  const mean = (chosen2, otherwise) => {
+    const whole2 = chosen2.reduce((sum, [weight]) => sum + weight, 0);
+    return whole2 > 0 ? chosen2.reduce((sum, [w, x]) => sum + w * x, 0) / whole2 : otherwise;
+  };
+  const those = (routed) => parts(of).flatMap((part, i) => "d_ff" in part && "n_experts" in part === routed ? [[each[i], part.d_ff]] : []);
+  return mean(those(true), mean(those(false), 1));
+}
+
+// profile.ts
+function footprintOf(profile, family, variant) {
+  const own2 = profile.footprints[variant ? `${family}/${variant}` : family];
+  if (own2) return own2;
+  const alike = profile.footprints[`${family}/*`];
+  if (!alike) return profile.least;
+  return { ...alike, spread: Math.hypot(alike.spread, profile.variants) };
+}
+function lineage(catalog, family) {
+  const seen = (id) => {
+    const file = catalog.data.stacks[id];
+    if (!file) return "";
+    if (file.lineage) return file.lineage;
+    for (const name of file.extends) {
+      const found = seen(catalog.knownFamily(name.split("/")[0])?.[1] ?? name);
+      if (found) return found;
+    }
+    return "";
+  };
+  const known2 = catalog.knownFamily(family);
+  return known2 && seen(known2[1]) || (known2 ? known2[0] : family);
+}
+function members(catalog, accelerator, stack) {
+  const main = catalog.known("chips", accelerator);
+  const chip = main === void 0 ? accelerator : catalog.knownAs(main);
+  const generation = catalog.generation(chip);
+  const of = stack ? catalog.stack(stack) : null;
+  const name = of?.basis ?? "";
+  const both = Boolean(chip && name);
+  return {
+    generation,
+    accelerator: chip,
+    lineage: name ? lineage(catalog, name) : "",
+    stack: name,
+    variant: of?.variant ? `${name}/${of.variant}` : "",
+    port: both ? `${generation || chip} ${name}` : "",
+    pair: both ? `${chip} ${name}` : ""
+  };
+}
+function coefficients(profile, of) {
+  const found = {};
+  profile.names.forEach((name, i) => {
+    let z = profile.center[i];
+    for (const [grouping, member] of Object.entries(of))
+      z += profile.offsets[grouping]?.[member]?.[i] ?? 0;
+    found[name] = profile.shares[i] ? 1 / (1 + Math.exp(-z)) : Math.exp(z);
+  });
+  return found;
+}
 
 // programs.ts
 var KEYS = /* @__PURE__ */ new WeakMap();
@@ -201,16 +425,20 @@ var Facts = class {
   }
   catalog;
   kindOf(name, wanted) {
-    const known = this.catalog.data.conditions[name];
-    if (known !== void 0) return known;
+    const known2 = this.catalog.data.conditions[name];
+    if (known2 !== void 0) return known2;
     const first = Array.isArray(wanted) && wanted.length ? wanted[0] : wanted;
     return isNumber(first) || isRange(first) ? "number" : "word";
+  }
+  /** Whether a value of a word is what a condition wants. */
+  test(name, wanted, value2) {
+    return this.holds(wanted, this.kindOf(name, wanted), value2);
   }
   holds(wanted, kind, value2) {
     if (Array.isArray(wanted)) {
       const not = wanted.length > 0 && wanted.every((each) => String(each).startsWith("!"));
-      const holds = (each) => this.holds(each, kind, value2);
-      return not ? wanted.every(holds) : wanted.some(holds);
+      const holds2 = (each) => this.holds(each, kind, value2);
+      return not ? wanted.every(holds2) : wanted.some(holds2);
     }
     if (typeof wanted === "boolean") return Boolean(value2) === wanted;
     if (isNumber(wanted)) return isNumber(value2) && value2 === wanted;
@@ -238,21 +466,21 @@ var Facts = class {
   }
   /** Facts in order; the last that holds decides a name. */
   apply(facts, words, given) {
-    let known = words;
-    const values = {}, by = /* @__PURE__ */ new Map(), held2 = [];
+    let known2 = words;
+    const values = {}, by = /* @__PURE__ */ new Map(), held3 = [];
     for (const fact of facts) {
       const when = Object.entries(fact.when ?? {});
-      if (!when.every(([n, w]) => this.holds(w, this.kindOf(n, w), known[n]))) continue;
-      held2.push(fact);
+      if (!when.every(([n, w]) => this.test(n, w, known2[n]))) continue;
+      held3.push(fact);
       const open = Object.entries(fact.set ?? {}).filter(([name]) => !given.has(name));
       for (const [name, value2] of [...open, ...Object.entries(fact.means ?? {})]) {
         values[name] = typeof value2 === "boolean" ? Number(value2) : value2;
         by.set(name, fact);
       }
-      known = { ...words, ...values };
+      known2 = { ...words, ...values };
     }
     const decided = new Set(by.values());
-    return { values, facts: held2.filter((fact) => decided.has(fact)) };
+    return { values, facts: held3.filter((fact) => decided.has(fact)) };
   }
 };
 
@@ -282,6 +510,13 @@ function held(of) {
   const most = alike ? layers2 / pp : Math.max(items + Number(more > 0) - 1, between);
   const last = (alike ? layers2 / pp : items - 1) + further;
   return [Math.max(most, last), last];
+}
+function shortBy(layers2, pp, interleave) {
+  const chunks = pp * interleave, items = layers2 + ENDS, over = layers2 % chunks;
+  const missing = Math.max((chunks - 1) * Math.ceil(items / chunks) + 1 - items, 0);
+  const last = held({ layers: layers2, pp, interleave, further: 0 })[1];
+  const apart = Math.min(over, missing + Math.max(1 - last, 0));
+  return (layers2 % pp === 0 ? over : apart) + Math.max(pp - layers2, 0);
 }
 function chunkLayers(layers2, pp, interleave) {
   const chunks = Math.trunc(pp * interleave);
@@ -333,12 +568,12 @@ function asWritten(written, of) {
 function loads(kinds, chunks, pp) {
   const found = Array(pp).fill(0);
   let layer = 0, end = 0;
-  const taken = [0];
-  for (const kind of kinds.order) taken.push(taken[taken.length - 1] + kinds.costs[kind]);
+  const taken2 = [0];
+  for (const kind of kinds.order) taken2.push(taken2[taken2.length - 1] + kinds.costs[kind]);
   chunks.forEach((chunk, k) => {
     end += chunk;
     const stop = Math.round(end);
-    let each = taken[stop] - taken[layer];
+    let each = taken2[stop] - taken2[layer];
     if (k === chunks.length - 1) each += kinds.further;
     found[k % pp] += each;
     layer = stop;
@@ -362,6 +597,7 @@ var LAYER = 1.05;
 var headCost = (width, inner, vocab) => vocab / (LAYER * (4 * width + 3 * inner));
 
 // machine.ts
+var LEVELS = 2;
 var LARGEST_HOST = 16;
 var TORUS_HOST = 8;
 var NUMBERS = ["size", "bytes_per_s", "latency_s", "torus_axes", "in_network_reduction"];
@@ -374,6 +610,8 @@ function chipOf(catalog, name, precision) {
 }
 function networkOf(catalog, main) {
   const { levels } = catalog.data.systems[main];
+  if (levels.length !== LEVELS)
+    throw new InputError(`${main}: networks of ${levels.length} levels are not on this page; ask \`dmodel predict\``);
   return Object.fromEntries(NUMBERS.map((name) => [name, levels.map((level) => level[name])]));
 }
 function sliced(network, chips) {
@@ -441,148 +679,6 @@ function machine(catalog, question, values) {
   return changed(catalog, { chip, network, devices: 0 }, question.settings);
 }
 
-// models.ts
-var own = (model, name) => model[name];
-var parts = (of) => [...of.model.mixers, ...of.model.feeds];
-var having = (of, name) => parts(of).filter((part) => name in part);
-function structure(of) {
-  const pairs = of.pairs.map((pair) => pair.join("+")).join(" ");
-  return `${of.kinds.mixers.join(",")}|${of.kinds.feeds.join(",")}|${pairs}`;
-}
-var Models = class {
-  constructor(kinds, sizes) {
-    this.kinds = kinds;
-    this.sizes = sizes;
-  }
-  kinds;
-  sizes;
-  partOf(said) {
-    const kind = this.kinds[said.kind], found = {};
-    for (const [name, usual] of Object.entries(kind.fields)) {
-      const value2 = said[name] ?? usual;
-      if (value2 === null) throw new InputError(`${said.kind}: ${name} missing`);
-      found[name] = Number(value2);
-    }
-    return found;
-  }
-  side(blocks, name) {
-    const keys = [], kinds = [], found = [], places = [];
-    for (const block of blocks) {
-      const said = block[name];
-      if (!said) {
-        places.push(-1);
-        continue;
-      }
-      const key = JSON.stringify(Object.entries(said).sort(([a], [b]) => a < b ? -1 : 1));
-      if (!keys.includes(key)) {
-        keys.push(key);
-        kinds.push(said.kind);
-        found.push(this.partOf(said));
-      }
-      places.push(keys.indexOf(key));
-    }
-    return [kinds, found, places];
-  }
-  assembled(sizes, blocks, order2 = [], further) {
-    const total = blocks.reduce((sum, block) => sum + block.layers, 0);
-    const [mixerKinds, mixers, first] = this.side(blocks, "mixer");
-    const [feedKinds, feeds, second] = this.side(blocks, "feed");
-    const heads = further ?? [blocks.length - 1];
-    const model = {
-      shares: blocks.map((block) => block.layers / total),
-      further: blocks.map((_, k) => heads.filter((each) => each === k).length),
-      mixers,
-      feeds
-    };
-    for (const [name, usual] of Object.entries(this.sizes))
-      model[name] = name === "n_layers" ? total : sizes[name] ?? usual;
-    const pairs = first.map((i, k) => [i, second[k]]);
-    return { model, kinds: { mixers: mixerKinds, feeds: feedKinds }, pairs, order: order2 };
-  }
-  of(shape) {
-    const { blocks, order: order2, further, ...sizes } = shape;
-    if (blocks === void 0) return this.decoder(sizes);
-    const laid = (order2 ?? "").split(" ").filter(Boolean).flatMap((run) => {
-      const [kind, many] = run.split("x").map(Number);
-      return Array(many ?? 1).fill(kind);
-    });
-    return this.assembled(sizes, blocks, laid, further);
-  }
-  decoder(shape) {
-    const said = { ...shape };
-    const taken = /* @__PURE__ */ new Set(["n_layers"]);
-    const pick = (kind, names) => {
-      const part = { kind };
-      for (const name of names) if (name in said) part[name] = said[name], taken.add(name);
-      return part;
-    };
-    const fields = (kind) => Object.keys(this.kinds[kind].fields);
-    const inner = (kind) => fields(kind).filter((n) => !(n in this.sizes));
-    const experts = (said.n_experts ?? 1) > 1 ? "experts" : "dense";
-    const block = {
-      layers: said.n_layers,
-      mixer: pick("attention", inner("attention")),
-      feed: pick(experts, inner(experts))
-    };
-    return this.assembled(said, [block]);
-  }
-};
-function shortened(of, layers2) {
-  if (layers2 === null || layers2 === own(of.model, "n_layers")) return of;
-  return { ...of, model: { ...of.model, n_layers: layers2 }, order: [] };
-}
-function sized(of, sizes) {
-  const changed2 = (part) => {
-    const found = { ...part };
-    for (const [name, value2] of Object.entries(sizes)) if (name in part) found[name] = value2;
-    return found;
-  };
-  const model = { ...of.model, mixers: of.model.mixers.map(changed2) };
-  model.feeds = of.model.feeds.map(changed2);
-  for (const [name, value2] of Object.entries(sizes)) {
-    if (name in of.model) model[name] = value2;
-    else if (!having(of, name).length)
-      throw new InputError(`${name}: no part of this model has it`);
-  }
-  return { ...of, model };
-}
-var layers = (of) => own(of.model, "n_layers") + own(of.model, "n_mtp") * of.model.further.reduce((a, b) => a + b, 0);
-function weights(of) {
-  const whole = layers(of), { model } = of;
-  const kinds = of.pairs.map((_, k) => (own(model, "n_layers") * model.shares[k] + own(model, "n_mtp") * model.further[k]) / whole);
-  const side = (place, count) => Array.from({ length: count }, (_, i) => {
-    const held2 = kinds.filter((_2, k) => of.pairs[k][place] === i);
-    return held2.length === kinds.length ? 1 : held2.reduce((a, b) => a + b, 0);
-  });
-  return [...side(0, model.mixers.length), ...side(1, model.feeds.length)];
-}
-function value(of, name, otherwise = 0) {
-  if (name in of.model) return own(of.model, name);
-  const each = weights(of);
-  const found = parts(of).map((part, i) => [each[i], part[name]]).filter(([, x]) => x !== void 0);
-  if (!found.length) return otherwise;
-  const whole = found.reduce((sum, [weight]) => sum + weight, 0);
-  if (found.length === 1 && whole === 1) return found[0][1];
-  return whole > 0 ? found.reduce((sum, [weight, x]) => sum + weight * x, 0) / whole : otherwise;
-}
-var WITHOUT = { gated_mlp: 0 };
-function columnsOf(of, names) {
-  const each = weights(of), all = parts(of), found = {};
-  const most = (name) => {
-    if (name in of.model) return own(of.model, name);
-    let best = -1, value2 = WITHOUT[name] ?? 1;
-    all.forEach((part, i) => {
-      if (name in part && each[i] > best) [best, value2] = [each[i], part[name]];
-    });
-    return value2;
-  };
-  for (const name of [...names, "seq_len"]) found[name] = most(name);
-  if (!having(of, "n_kv_heads").length) found.n_kv_heads = found.n_heads;
-  const routed = of.model.feeds.find((feed) => "n_experts" in feed);
-  found.d_ff = routed ? routed.d_ff : most("d_ff");
-  return found;
-}
-
 // recompute.ts
 var RESULTS = ["qkv", "core", "out", "up", "down"];
 var PRODUCTS = ["qkv", "out", "up", "down"];
@@ -619,8 +715,8 @@ function byOperator(experts) {
     last_kept: 1 - mixture
   };
 }
-function ofModules(names, experts, modules) {
-  const there = names.filter((n) => n in modules && (experts > 1 || !n.startsWith("moe")));
+function ofModules(names2, experts, modules) {
+  const there = names2.filter((n) => n in modules && (experts > 1 || !n.startsWith("moe")));
   return Object.assign({}, NOTHING, ...there.map((name) => modules[name]));
 }
 function bySetting(name, value2, experts, modules) {
@@ -633,11 +729,11 @@ function isEmpty(value2) {
   return !value2 || Array.isArray(value2) && !value2.length;
 }
 function chosen(question, settings, experts, modules) {
-  const kind = question.text("recompute"), whole = kind === "none" || kind === "full";
+  const kind = question.text("recompute"), whole2 = kind === "none" || kind === "full";
   const given = CHOICES.filter((name2) => name2 in question.settings);
-  if (given.length && given.length + Number(whole) > 1)
+  if (given.length && given.length + Number(whole2) > 1)
     throw new InputError(`${[kind, ...given]}: these say different things; say one of them`);
-  if (whole) return [{ ...NOTHING, layers: Number(kind === "full") }, false];
+  if (whole2) return [{ ...NOTHING, layers: Number(kind === "full") }, false];
   const column = kind && !("recompute_policy" in question.settings);
   const name = given[0] ?? (column ? "" : CHOICES.find((n) => !isEmpty(settings[n])) ?? "");
   if (name) {
@@ -650,7 +746,7 @@ function chosen(question, settings, experts, modules) {
   return [{ ...NOTHING, attention: Number(way === "core") }, false];
 }
 function again(question, settings, experts, modules) {
-  const [found, said] = chosen(question, settings, experts, modules);
+  const [found, said2] = chosen(question, settings, experts, modules);
   const own2 = OFFLOADS.some((name) => name in question.settings) ? question.settings : settings;
   const both = Number(own2.offload ?? 0);
   const shares = {
@@ -658,11 +754,11 @@ function again(question, settings, experts, modules) {
     inputs: Number(own2.offload_inputs ?? both),
     others: Number(own2.offload_results ?? both)
   };
-  return [{ ...found, ...shares }, said];
+  return [{ ...found, ...shares }, said2];
 }
-function isOpen(question, values, said) {
+function isOpen(question, values, said2) {
   const told = question.text("recompute") || values.recompute || values.composed;
-  return !(told || CHOICES.some((name) => name in values) || said);
+  return !(told || CHOICES.some((name) => name in values) || said2);
 }
 
 // resolve.ts
@@ -718,10 +814,16 @@ var Resolver = class {
     if (id === void 0) return null;
     return shortened(this.models.of(this.catalog.data.models[id].shape), this.catalog.cut(name)[1]);
   }
+  /** The catalog's model of a name. */
+  builtOf(name) {
+    const found = this.catalogModel(name);
+    if (found === null) throw new InputError(`unknown model '${name}'`);
+    return found;
+  }
   resolving(built, plan, redo = null) {
-    const names = this.programs(structure(built)).resolving;
+    const names2 = this.programs(structure(built)).resolving;
     const nothing = new Proxy({}, { get: () => 0 });
-    return outputs(names, { again: redo ?? nothing, model: built.model, plan }, true);
+    return outputs(names2, { again: redo ?? nothing, model: built.model, plan }, true);
   }
   parameters(built) {
     const { neutral, homes } = this.catalog.data;
@@ -738,17 +840,17 @@ var Resolver = class {
     const built = this.catalogModel(question.text("model"));
     if (built === null) return question;
     const name = question.text("model");
-    const known = { ...this.columnsOf(name), n_params: this.parametersOf(name) };
+    const known2 = { ...this.columnsOf(name), n_params: this.parametersOf(name) };
     const differs = (name2) => {
-      const given = Number(question.columns[name2]), at = known[name2];
+      const given = Number(question.columns[name2]), at = known2[name2];
       if (name2 === "n_params") return !!given && Math.abs(given / at - 1) > constants.far;
       const counted2 = name2 === "n_experts" || name2 === "top_k" ? Math.max(given, 1) : given;
       return name2 !== "vocab" && counted2 !== at;
     };
     if ([...fromModel, "n_params"].some((name2) => !open(name2) && differs(name2))) return question;
-    const dense = !(known.n_experts > 1);
-    const names = fromModel.filter((n) => !dense || n !== "n_experts" && n !== "top_k");
-    const filled = [...names, "seq_len"].filter(open).map((n) => [n, known[n]]);
+    const dense = !(known2.n_experts > 1);
+    const names2 = fromModel.filter((n) => !dense || n !== "n_experts" && n !== "top_k");
+    const filled = [...names2, "seq_len"].filter(open).map((n) => [n, known2[n]]);
     return question.having(Object.fromEntries(filled));
   }
   degrees(question) {
@@ -758,19 +860,19 @@ var Resolver = class {
     const blank = ["tp", "pp"].filter((name) => given[name] === null);
     const derived = given.dp === null ? "dp" : blank.length === 1 ? blank[0] : "";
     for (const n of ["tp", "pp", "cp", "ep"]) if (given[n] === null && n !== derived) given[n] = 1;
-    const whole = (name) => given[name] || 1;
-    const product = whole("dp") * whole("tp") * whole("pp") * whole("cp");
-    if (derived && devices % product === 0) given[derived] = devices / product;
-    else if (product !== devices)
+    const whole2 = (name) => given[name] || 1;
+    const product2 = whole2("dp") * whole2("tp") * whole2("pp") * whole2("cp");
+    if (derived && devices % product2 === 0) given[derived] = devices / product2;
+    else if (product2 !== devices)
       throw new InputError(
-        `degrees do not multiply to the devices: dp\xB7tp\xB7pp\xB7cp = ${product}, devices = ${devices}`
+        `degrees do not multiply to the devices: dp\xB7tp\xB7pp\xB7cp = ${product2}, devices = ${devices}`
       );
     return {
-      dp: whole("dp"),
-      tp: whole("tp"),
-      pp: whole("pp"),
-      cp: whole("cp"),
-      ep: whole("ep"),
+      dp: whole2("dp"),
+      tp: whole2("tp"),
+      pp: whole2("pp"),
+      cp: whole2("cp"),
+      ep: whole2("ep"),
       micro_batch: question.number("micro_batch")
     };
   }
@@ -813,12 +915,12 @@ var Resolver = class {
     return this.facts.apply(facts, words, given);
   }
   evaluated(values, words) {
-    const plain = this.plain(values), found = { ...plain };
-    const asked = { ...this.catalog.data.leaves, ...words, ...plain };
+    const plain2 = this.plain(values), found = { ...plain2 };
+    const asked = { ...this.catalog.data.leaves, ...words, ...plain2 };
     for (const [name, each] of Object.entries(values)) {
       if (!isRule(each)) continue;
-      const said = RULES[each.rule](asked, each);
-      if (said !== null) found[name] = said;
+      const said2 = RULES[each.rule](asked, each);
+      if (said2 !== null) found[name] = said2;
     }
     return found;
   }
@@ -856,9 +958,9 @@ var Resolver = class {
     const { recompute: _, ...seen } = values;
     const asked = { ...words, ...seen, ...layout, replicas: at.dp / layout.shard };
     const late = this.applied(question, of.facts.filter((fact) => !isFirst(fact)), asked);
-    const known = { ...asked, ...this.plain(late.values) };
+    const known2 = { ...asked, ...this.plain(late.values) };
     const settings = new Set(Object.keys(question.settings));
-    const after = this.facts.apply(this.catalog.data.stacks._after.fact, known, settings);
+    const after = this.facts.apply(this.catalog.data.stacks._after.fact, known2, settings);
     const decided = this.evaluated({ ...late.values, ...after.values }, asked);
     return {
       first: values,
@@ -870,24 +972,24 @@ var Resolver = class {
   visited(question, experts) {
     const given = question.number("top_k");
     if (given || experts <= 1) return given || 1;
-    const known = this.catalogModel(this.catalog.identify(question.text("model"))[0]);
-    const columns = known && this.columns(known);
+    const known2 = this.catalogModel(this.catalog.identify(question.text("model"))[0]);
+    const columns = known2 && this.columns(known2);
     return columns && columns.n_experts === experts ? columns.top_k : 1;
   }
   known(question) {
     const built = this.catalogModel(question.text("model"));
     if (built === null) return null;
     const columns = this.columnsOf(question.text("model"));
-    const same = WRITTEN.every((name) => question.need(name) === columns[name]);
+    const same2 = WRITTEN.every((name) => question.need(name) === columns[name]);
     const experts = Math.max(question.number("n_experts") || 1, 1);
-    return same && experts === columns.n_experts ? built : null;
+    return same2 && experts === columns.n_experts ? built : null;
   }
-  shape(question, known) {
+  shape(question, known2) {
     const shape = {};
     for (const name of [...SIZES, "seq_len"]) shape[name] = question.need(name);
-    const heads = shape.n_heads, even = shape.d_model / heads;
-    const size = known === null ? even : this.columns(known).head_dim;
-    const latent = known !== null && having(known, "kv_rank").length > 0;
+    const heads = shape.n_heads, even2 = shape.d_model / heads;
+    const size = known2 === null ? even2 : this.columns(known2).head_dim;
+    const latent = known2 !== null && having(known2, "kv_rank").length > 0;
     shape.n_kv_heads = latent ? heads : question.number("n_kv_heads") || heads;
     shape.head_dim = latent ? size : question.number("head_dim") || size;
     const gated = question.number("gated_mlp");
@@ -896,12 +998,12 @@ var Resolver = class {
     shape.top_k = this.visited(question, shape.n_experts);
     return shape;
   }
-  asColumns(known, shape) {
-    const now = this.columns(known);
+  asColumns(known2, shape) {
+    const now = this.columns(known2);
     const changed2 = Object.fromEntries(
       Object.entries(shape).filter(([name, x]) => name in now && x !== now[name])
     );
-    let found = known;
+    let found = known2;
     if ("n_layers" in changed2) found = { ...found, order: [] };
     if ("d_ff" in changed2) {
       const routed = having(found, "n_experts").length > 0;
@@ -915,27 +1017,27 @@ var Resolver = class {
     return sized(found, Object.fromEntries(there));
   }
   model(question, settings) {
-    const known = this.known(question), shape = this.shape(question, known);
-    const load = (known === null ? 1 : value(known, "imbalance", 1)) * Number(settings.imbalance ?? 1);
-    let found = known === null ? this.models.decoder(shape) : this.asColumns(known, shape);
+    const known2 = this.known(question), shape = this.shape(question, known2);
+    const load = (known2 === null ? 1 : value(known2, "imbalance", 1)) * Number(settings.imbalance ?? 1);
+    let found = known2 === null ? this.models.decoder(shape) : this.asColumns(known2, shape);
     if (having(found, "imbalance").length) found = sized(found, { imbalance: load });
     found = this.packed(question, settings, found);
     const trainable = Number(this.tuning(question) !== "lora");
     found = sized(found, {
       n_mtp: Number(settings.n_mtp ?? 0),
       trainable,
-      tied_embeddings: known === null ? -1 : own(known.model, "tied_embeddings")
+      tied_embeddings: known2 === null ? -1 : own(known2.model, "tied_embeddings")
     });
     if (!trainable) found = sized(found, adapters(settings, shape));
-    const said = Object.entries(question.settings).filter(([name]) => this.catalog.data.ofParts.includes(name));
-    return sized(found, Object.fromEntries(said.map(([name, x]) => [name, Number(x)])));
+    const said2 = Object.entries(question.settings).filter(([name]) => this.catalog.data.ofParts.includes(name));
+    return sized(found, Object.fromEntries(said2.map(([name, x]) => [name, Number(x)])));
   }
   packed(question, settings, found) {
     const window = Number(settings.packed_window ?? 0);
     const fused = question.text("attention") !== "none";
     const packs = 0 < window && window < own(found.model, "seq_len") && fused;
-    const held2 = having(found, "window");
-    if (!packs || !held2.length || held2.some((part) => part.window < this.catalog.data.constants.all)) return found;
+    const held3 = having(found, "window");
+    if (!packs || !held3.length || held3.some((part) => part.window < this.catalog.data.constants.all)) return found;
     return sized(found, { window });
   }
   /** What the published count of parameters decides (dmodel/counted.py). */
@@ -949,12 +1051,12 @@ var Resolver = class {
       const other = { ...built, model: { ...built.model, feeds } };
       if (gap(built) > far && gap(other) < near) found = other;
     }
-    const known = own(found.model, "tied_embeddings");
+    const known2 = own(found.model, "tied_embeddings");
     const untied = this.parameters(sized(found, { tied_embeddings: 0 }));
-    const whole = untied - own(found.model, "vocab") * own(found.model, "d_model");
-    const tied = given > 0 && 3 * Math.abs(given - whole) < Math.abs(given - untied);
-    const open = given <= 0 && known >= 0;
-    return sized(found, { tied_embeddings: open ? known : Number(tied) });
+    const whole2 = untied - own(found.model, "vocab") * own(found.model, "d_model");
+    const tied = given > 0 && 3 * Math.abs(given - whole2) < Math.abs(given - untied);
+    const open = given <= 0 && known2 >= 0;
+    return sized(found, { tied_embeddings: open ? known2 : Number(tied) });
   }
   stageLeaves(question, at, values, built, interleave) {
     const text = question.text("stage_layers"), count = question.need("n_layers");
@@ -965,14 +1067,14 @@ var Resolver = class {
     if (at.pp <= 1) return [0, 0];
     const width = own(built.model, "d_model");
     const head = headCost(width, value(built, "d_ff", width), own(built.model, "vocab"));
-    const whole = own(built.model, "n_layers");
-    const kinds = this.kinds(built, whole);
-    const of = { layers: whole, head, pp: at.pp, interleave, further: layers(built) - whole, kinds };
+    const whole2 = own(built.model, "n_layers");
+    const kinds = this.kinds(built, whole2);
+    const of = { layers: whole2, head, pp: at.pp, interleave, further: layers(built) - whole2, kinds };
     return stages(String(values.stages ?? "counted"), of, written);
   }
-  kinds(built, whole) {
+  kinds(built, whole2) {
     const { pairs, order: order2, model } = built;
-    if (pairs.length === 1 || order2.length !== Math.round(whole)) return null;
+    if (pairs.length === 1 || order2.length !== Math.round(whole2)) return null;
     const { neutral, homes } = this.catalog.data;
     const found = this.resolving(built, planOf({ ...neutral, global_batch: 1, dp: 1 }, homes));
     const flops = pairs.map((_, k) => found[`flops.${k}`]);
@@ -990,8 +1092,9 @@ var Resolver = class {
     const wrong = [...problems(question, this.degrees(question))];
     if (wrong.length) throw new InputError(wrong.join("; "));
   }
-  /** Records of a question. Throws InputError where it has no answer. */
-  resolve(asked) {
+  /** Records of a question; `never`: nothing is recomputed unless said. Throws InputError where it
+   * has no answer. */
+  resolve(asked, never = false) {
     let question = this.completed(asked);
     this.check(question);
     const at = this.degrees(question), { data } = this.catalog;
@@ -1006,7 +1109,7 @@ var Resolver = class {
     question = question.having(meant);
     const raw = this.model(question, soft.values);
     const experts = value(raw, "n_experts", 1);
-    const [redo, said] = again(question, soft.values, experts, data.modules);
+    const [redo, said2] = again(question, soft.values, experts, data.modules);
     const leaves = { ...data.neutral, ...data.leaves };
     for (const name of Object.keys(data.leaves))
       if (name in soft.values) leaves[name] = Number(soft.values[name]);
@@ -1025,16 +1128,16 @@ var Resolver = class {
       throw new InputError("placement: not on this page; ask `dmodel predict`");
     const cluster = machine(this.catalog, question, soft.values);
     const built = this.settled(question, raw);
-    const open = isOpen(question, soft.values, said);
-    this.redone(leaves, redo, built, cluster, open);
+    const open = isOpen(question, soft.values, said2);
+    this.redone(leaves, redo, built, cluster, open && !never);
     const facts = soft.facts.filter((fact) => this.matters(fact, raw));
-    return { ...this.overridden(question, leaves, built, cluster), facts, open };
+    return { ...this.overridden(question, leaves, built, cluster), facts, open, question };
   }
   /** Not where a fact is about parts that a model lacks. */
   matters(fact, built) {
-    const { needs } = this.catalog.data, names = Object.keys({ ...fact.set, ...fact.means });
-    const spoken = names.every((name) => name in needs);
-    return !spoken || names.some((name) => having(built, needs[name]).length > 0);
+    const { needs } = this.catalog.data, names2 = Object.keys({ ...fact.set, ...fact.means });
+    const spoken = names2.every((name) => name in needs);
+    return !spoken || names2.some((name) => having(built, needs[name]).length > 0);
   }
   redone(leaves, redo, built, cluster, open) {
     const { homes } = this.catalog.data;
@@ -1059,8 +1162,8 @@ var Resolver = class {
     const excess = (layerShare, attention) => {
       const own2 = { ...leaves, recompute_layers: layerShare, recompute_attention: attention };
       const plan = planOf(own2, this.catalog.data.homes);
-      const whole = { cluster, model: built.model, plan, ...this.usual };
-      const found = outputs(program, { case: whole, spread: 1 }, false);
+      const whole2 = { cluster, model: built.model, plan, ...this.usual };
+      const found = outputs(program, { case: whole2, spread: 1 }, false);
       return found["outputs.memory_bytes"] - cluster.chip.hbm_bytes;
     };
     const none = excess(0, 0), selective = excess(0, 1), full = excess(1, 0);
@@ -1093,11 +1196,11 @@ function adapters(settings, shape) {
   };
   const last = { o_proj: queries, linear_proj: queries, down_proj: mlp, linear_fc2: mlp };
   const listed = settings.adapters ?? [];
-  const read = listed.filter((n) => n in first), returned = listed.filter((n) => n in last);
-  const sum = (names, of) => names.reduce((total, n) => total + of[n], 0);
+  const read2 = listed.filter((n) => n in first), returned = listed.filter((n) => n in last);
+  const sum = (names2, of) => names2.reduce((total, n) => total + of[n], 0);
   return {
-    first_adapters: read.length,
-    first_adapted: sum(read, first),
+    first_adapters: read2.length,
+    first_adapted: sum(read2, first),
     last_adapters: returned.length,
     last_adapted: sum(returned, last),
     adapter_dropout: Number(settings.adapter_dropout ?? 0)
@@ -1129,11 +1232,1179 @@ function* problems(question, at) {
   if (!divides(at.ep, experts)) yield `ep = ${at.ep} does not divide n_experts = ${experts}`;
 }
 
-// cases.ts
+// answer.ts
+var Model = class {
+  constructor(data, profile, programsOf) {
+    this.profile = profile;
+    this.programsOf = programsOf;
+    this.catalog = new Catalog(data);
+    const usual = {
+      coefficients: coefficients(profile, {}),
+      footprint: profile.least.footprint
+    };
+    this.resolver = new Resolver(this.catalog, programsOf, usual);
+  }
+  profile;
+  programsOf;
+  catalog;
+  resolver;
+  /** Records of a question, and with the coefficients of its chip and stack. */
+  records(question, never = false) {
+    const found = this.resolver.resolve(question, never);
+    const stack = question.text("stack"), of = stack ? this.catalog.stack(stack) : null;
+    const groups = members(this.catalog, question.text("accelerator"), stack);
+    const fitted = footprintOf(this.profile, of ? of.basis : "", of ? of.variant : "");
+    const coefficient = coefficients(this.profile, groups);
+    const whole2 = { ...found.case, coefficients: coefficient, footprint: fitted.footprint };
+    return { found, whole: { case: whole2, spread: fitted.spread } };
+  }
+  /** Throws InputError where the question has no answer. */
+  answer(question, slopes) {
+    const { found, whole: { case: whole2, spread } } = this.records(question);
+    const program = this.programsOf(structure(found.built)).evaluated;
+    const values = outputs(program, { case: whole2, spread }, slopes);
+    const time = values["outputs.step_time_s"], memory = values["outputs.memory_bytes"];
+    if (!(time > 0 && time < Infinity && memory > 0) || values.least_utilization > 1)
+      throw new InputError("no machine does what is asked: some value is out of range");
+    const { layout } = whole2.plan;
+    const recompute = found.open ? said(layout) : "";
+    const kinds = structure(found.built), { facts } = found;
+    const asked = found.question;
+    return { values, case: whole2, facts, recompute, structure: kinds, spread, question: asked, built: found.built };
+  }
+  /** Outputs of an answer's case with another bandwidth, which no rule asks for. */
+  withBandwidth(found, name, value2) {
+    const { part, leaf } = this.catalog.data.quantities[name], { cluster } = found.case;
+    const level = part === "intra" ? 0 : 1;
+    const network = { ...cluster.network }, chip = { ...cluster.chip };
+    if (part === "chip") chip[leaf] = value2;
+    else network[leaf] = network[leaf].map((x, i) => i === level ? value2 : x);
+    const changed2 = { ...found.case, cluster: { ...cluster, chip, network } };
+    const program = this.programsOf(found.structure).evaluated;
+    return outputs(program, { case: changed2, spread: found.spread }, false);
+  }
+};
+function said(layout) {
+  if (layout.recompute_layers === 1) return "full";
+  if (layout.recompute_layers > 0) return `${(100 * layout.recompute_layers).toFixed(0)} % of layers`;
+  return layout.recompute_attention > 0 ? "selective" : "none";
+}
+
+// formula.ts
+var TOKEN = /\s*(?:(\d+(?:\.\d+)?(?:e-?\d+)?)|("[^"]*"|'[^']*')|(not in\b|[A-Za-z_]\w*)|(\/\/|==|!=|<=|>=|[-+*/%<>()[\],]))/y;
+var CONSTANTS = { True: true, False: false, None: null };
+var FUNCTIONS = ["len", "max", "min", "int", "up_to", "listed", "numbers"];
+var truth = (value2) => Array.isArray(value2) ? value2.length > 0 : typeof value2 === "object" && value2 !== null ? Object.keys(value2).length > 0 : Boolean(value2);
+var isNumber2 = (value2) => typeof value2 === "number" || typeof value2 === "boolean";
+function shown(value2) {
+  const text = (x) => {
+    if (x === null || x === void 0) return "None";
+    if (typeof x === "boolean") return x ? "True" : "False";
+    if (typeof x === "string") return x.includes("'") && !x.includes('"') ? `"${x}"` : `'${x}'`;
+    if (Array.isArray(x)) return `[${x.map(text).join(", ")}]`;
+    if (typeof x === "object")
+      return `{${Object.entries(x).map(([k, v]) => `${text(k)}: ${text(v)}`).join(", ")}}`;
+    return String(x);
+  };
+  return text(value2).slice(0, 40);
+}
+function same(a, b) {
+  if (isNumber2(a) && isNumber2(b)) return Number(a) === Number(b);
+  if (Array.isArray(a) && Array.isArray(b)) return a.length === b.length && a.every((x, i) => same(x, b[i]));
+  return a === b;
+}
+var NoValue = class extends Error {
+};
+function number2(value2) {
+  if (!isNumber2(value2)) throw new NoValue(`no number: ${shown(value2)}`);
+  return Number(value2);
+}
+function held2(one, several) {
+  if (Array.isArray(several)) return several.some((each) => same(one, each));
+  if (typeof several === "string" && typeof one === "string") return several.includes(one);
+  if (typeof several === "object" && several !== null) return Object.hasOwn(several, String(one));
+  throw new NoValue(`no list: ${shown(several)}`);
+}
+function added(a, b) {
+  if (Array.isArray(a) && Array.isArray(b)) return [...a, ...b];
+  if (typeof a === "string" && typeof b === "string") return a + b;
+  return number2(a) + number2(b);
+}
+function multiplied(a, b) {
+  const [many, each] = isNumber2(a) ? [a, b] : [b, a];
+  const times = Math.max(number2(many), 0);
+  if (typeof each === "string" || Array.isArray(each)) {
+    if (!Number.isInteger(times) || times > 1e5) throw new NoValue("too long");
+    return typeof each === "string" ? each.repeat(times) : Array(times).fill(each).flat(1);
+  }
+  return number2(a) * number2(b);
+}
+function divided(a, b, way) {
+  if (number2(b) === 0) throw new NoValue("division by zero");
+  return way(number2(a) / number2(b));
+}
+function ordered(a, b) {
+  if (typeof a === "string" && typeof b === "string") return a < b ? -1 : Number(a > b);
+  return number2(a) - number2(b);
+}
+var OPERATORS = {
+  "+": added,
+  "-": (a, b) => number2(a) - number2(b),
+  "*": multiplied,
+  "/": (a, b) => divided(a, b, (x) => x),
+  "//": (a, b) => divided(a, b, Math.floor),
+  "%": (a, b) => number2(a) - number2(b) * divided(a, b, Math.floor)
+};
+var COMPARED = {
+  "==": same,
+  "!=": (a, b) => !same(a, b),
+  "<": (a, b) => ordered(a, b) < 0,
+  "<=": (a, b) => ordered(a, b) <= 0,
+  ">": (a, b) => ordered(a, b) > 0,
+  ">=": (a, b) => ordered(a, b) >= 0,
+  in: held2,
+  "not in": (a, b) => !held2(a, b)
+};
+function whole(value2) {
+  const found = typeof value2 === "string" ? Number(value2.trim() || NaN) : number2(value2);
+  if (!Number.isFinite(found)) throw new NoValue(`no number: ${shown(value2)}`);
+  return Math.trunc(found);
+}
+function called(name, given) {
+  const [value2] = given;
+  const all = given.length === 1 && Array.isArray(value2) ? value2 : given;
+  switch (name) {
+    case "len":
+      if (typeof value2 === "string" || Array.isArray(value2)) return value2.length;
+      if (typeof value2 === "object" && value2 !== null) return Object.keys(value2).length;
+      throw new NoValue(`no list: ${shown(value2)}`);
+    case "max":
+      return all.map(number2).reduce((a, b) => Math.max(a, b));
+    case "min":
+      return all.map(number2).reduce((a, b) => Math.min(a, b));
+    case "int":
+      return whole(value2);
+    case "up_to":
+      return -Math.floor(-divided(value2, given[1], (x) => x)) * number2(given[1]);
+    case "listed":
+      return Array.isArray(value2) || typeof value2 === "string";
+    default:
+      if (typeof value2 !== "string" && !Array.isArray(value2)) throw new NoValue(`no list: ${shown(value2)}`);
+      return (typeof value2 === "string" ? value2.split(",") : value2).map(whole);
+  }
+}
+function element(name, of, index) {
+  if (typeof of === "object" && of !== null && !Array.isArray(of))
+    return Object.hasOwn(of, String(index)) ? of[String(index)] ?? null : null;
+  if (!Array.isArray(of) && typeof of !== "string")
+    throw new InputError(`'${name}': expected a list, got ${shown(of)}`);
+  const at = number2(index);
+  if (!(-of.length <= at && at < of.length))
+    throw new InputError(`'${name}': expected an entry for each layer, at least ${at + 1}; got ${of.length}`);
+  return of[at < 0 ? at + of.length : at];
+}
+var Parser = class {
+  constructor(text) {
+    this.text = text;
+    TOKEN.lastIndex = 0;
+    while (TOKEN.lastIndex < text.trimEnd().length) {
+      const found = TOKEN.exec(text);
+      if (!found) throw new Error(`formula not read: ${text}`);
+      this.tokens.push(found[0].trim());
+    }
+  }
+  text;
+  tokens = [];
+  at = 0;
+  whole() {
+    const found = this.chosen();
+    if (this.at < this.tokens.length) throw new Error(`formula not read: ${this.text}`);
+    return found;
+  }
+  is(...words) {
+    const found = this.tokens[this.at];
+    if (found === void 0 || !words.includes(found)) return null;
+    this.at += 1;
+    return found;
+  }
+  need(word) {
+    if (!this.is(word)) throw new Error(`formula not read: ${this.text}`);
+  }
+  node(of, ...parts2) {
+    return { of, names: new Set(parts2.flatMap((part) => [...part.names])) };
+  }
+  chosen() {
+    const yes = this.either();
+    if (!this.is("if")) return yes;
+    const test = this.either();
+    this.need("else");
+    const no = this.chosen();
+    return this.node((look) => (truth(test.of(look)) ? yes : no).of(look), yes, test, no);
+  }
+  either() {
+    const parts2 = [this.both()];
+    while (this.is("or")) parts2.push(this.both());
+    return this.first(parts2, true);
+  }
+  both() {
+    const parts2 = [this.not()];
+    while (this.is("and")) parts2.push(this.not());
+    return this.first(parts2, false);
+  }
+  first(parts2, wanted) {
+    if (parts2.length === 1) return parts2[0];
+    return this.node((look) => {
+      let value2 = null;
+      for (const part of parts2) {
+        value2 = part.of(look);
+        if (truth(value2) === wanted) break;
+      }
+      return value2;
+    }, ...parts2);
+  }
+  not() {
+    if (!this.is("not")) return this.compared();
+    const inner = this.not();
+    return this.node((look) => !truth(inner.of(look)), inner);
+  }
+  compared() {
+    const parts2 = [this.sum()], operators = [];
+    for (let op = this.is(...Object.keys(COMPARED)); op; op = this.is(...Object.keys(COMPARED))) {
+      operators.push(op);
+      parts2.push(this.sum());
+    }
+    if (!operators.length) return parts2[0];
+    return this.node((look) => {
+      let left = parts2[0].of(look);
+      for (let i = 0; i < operators.length; i++) {
+        const right = parts2[i + 1].of(look);
+        if (!COMPARED[operators[i]](left, right)) return false;
+        left = right;
+      }
+      return true;
+    }, ...parts2);
+  }
+  row(words, next) {
+    let left = next();
+    for (let op = this.is(...words); op; op = this.is(...words)) {
+      const [a, b, act] = [left, next(), OPERATORS[op]];
+      left = this.node((look) => act(a.of(look), b.of(look)), a, b);
+    }
+    return left;
+  }
+  sum = () => this.row(["+", "-"], this.product);
+  product = () => this.row(["*", "/", "//", "%"], this.sign);
+  sign = () => {
+    if (!this.is("-")) return this.after();
+    const inner = this.sign();
+    return this.node((look) => -number2(inner.of(look)), inner);
+  };
+  after() {
+    const start = this.at;
+    let found = this.atom();
+    while (this.is("[")) {
+      const held3 = found, name = this.tokens.slice(start, this.at - 1).join("");
+      const index = this.chosen();
+      this.need("]");
+      found = this.node((look) => element(name, held3.of(look), index.of(look)), held3, index);
+    }
+    return found;
+  }
+  several(end) {
+    const found = [];
+    while (!this.is(end)) {
+      found.push(this.chosen());
+      this.is(",");
+    }
+    return found;
+  }
+  atom() {
+    const token = this.tokens[this.at++];
+    if (token === "(") {
+      const inner = this.chosen();
+      this.need(")");
+      return inner;
+    }
+    if (token === "[") {
+      const parts2 = this.several("]");
+      return this.node((look) => parts2.map((part) => part.of(look)), ...parts2);
+    }
+    if (/^\d/.test(token)) return this.node(() => Number(token));
+    if (/^["']/.test(token)) return this.node(() => token.slice(1, -1));
+    if (Object.hasOwn(CONSTANTS, token)) return this.node(() => CONSTANTS[token]);
+    if (FUNCTIONS.includes(token) && this.is("(")) {
+      const parts2 = this.several(")");
+      return this.node((look) => called(token, parts2.map((part) => part.of(look))), ...parts2);
+    }
+    return { of: (look) => look(token), names: /* @__PURE__ */ new Set([token]) };
+  }
+};
+var parsed = /* @__PURE__ */ new Map();
+function read(text) {
+  let found = parsed.get(text);
+  if (!found) parsed.set(text, found = new Parser(text).whole());
+  return found;
+}
+var names = (text) => [...read(text).names];
+function workedOut(text, look) {
+  try {
+    return read(text).of(look);
+  } catch (error) {
+    if (!(error instanceof NoValue)) throw error;
+    throw new InputError(`${names(text).sort().join(", ")}: no value can be made of them (${error.message})`);
+  }
+}
+
+// configs.ts
+var isTable = (value2) => typeof value2 === "object" && value2 !== null && !Array.isArray(value2);
+var has = (table, name) => Object.hasOwn(table, name);
+var spelled = (found, key) => has(found.written, key) ? found.written[key] : key;
+var ENDING = /(For(CausalLM|ConditionalGeneration)|LMHeadModel|Model)$/;
+var MissingKey = class extends Error {
+};
+var Reader = class {
+  constructor(configs2, kinds) {
+    this.configs = configs2;
+    this.kinds = kinds;
+    const { rules } = configs2;
+    this.harmless = new RegExp(`^(?:${rules.harmless.map((each) => `(?:${each})`).join("|")})$`);
+    this.structural = new RegExp(rules.structural.join("|"));
+    this.towers = new RegExp(rules.towers.join("|"));
+    this.others = new Set(Object.values(rules.spellings).flat());
+    for (const [name, said2] of Object.entries(configs2.families))
+      for (const each of [name, ...said2.names ?? []]) this.types.set(fold(each), name);
+  }
+  configs;
+  kinds;
+  types = /* @__PURE__ */ new Map();
+  families = /* @__PURE__ */ new Map();
+  harmless;
+  structural;
+  towers;
+  others;
+  /** The model of a text, and what was taken for granted. Throws InputError with the reason why not. */
+  read(text) {
+    let content;
+    try {
+      content = JSON.parse(text.replace(/^\uFEFF/, ""));
+    } catch (error) {
+      throw new InputError(`not JSON (${error.message}); expected a Hugging Face config.json`);
+    }
+    if (!isTable(content)) throw new InputError("expected a JSON object with the keys of a Hugging Face config.json");
+    const found = this.source(content), { rules } = this.configs;
+    for (const [key, says] of Object.entries(rules.encoders))
+      if (truth(found.keys[key]))
+        throw new InputError(`'${key}' says ${says}; only decoders are modelled, and this is none`);
+    const [family, word] = this.familyOf(found.types);
+    for (const kind of found.types) {
+      if (kind === word) break;
+      if (has(rules.types, kind)) throw new InputError(`model_type '${kind}': ${rules.types[kind]}`);
+    }
+    const used = usedBy(family), scope = new Scope(found, family, this.configs);
+    this.refuseMechanisms(found, used, word);
+    const shape = this.shape(found, family, scope, used);
+    return { shape, notes: [...new Set(this.notes(found, family, used, scope, word))] };
+  }
+  source(content) {
+    const { parts: parts2, shared, spellings } = this.configs.rules;
+    let config = plain(content), types = typesOf(config), nested = "", outside = objects(config);
+    for (let part = parts2.find((p) => isTable(config[p])); part; part = parts2.find((p) => isTable(config[p]))) {
+      const around = config, name = part;
+      config = config[part];
+      nested = nested ? `${nested}.${part}` : part;
+      types = [...typesOf(config), ...types];
+      outside = [...outside.filter((each) => each !== name), ...objects(config)];
+      const taken2 = shared.filter((key) => (config[key] ?? null) === null && has(around, key));
+      config = { ...config, ...Object.fromEntries(taken2.map((key) => [key, around[key]])) };
+    }
+    const keys = { ...config }, written = {};
+    for (const [key, others] of Object.entries(spellings)) {
+      const other = others.find((each) => (config[each] ?? null) !== null);
+      if ((config[key] ?? null) !== null || other === void 0) continue;
+      keys[key] = config[other];
+      written[key] = other;
+      delete keys[other];
+    }
+    return { keys, written, types: [...new Set(types)], nested, outside };
+  }
+  familyOf(types) {
+    for (const each of types)
+      for (const word of [each, each.replace(/_text$/, ""), each.replace(ENDING, "")]) {
+        const name = this.types.get(fold(word));
+        if (name !== void 0) return [this.family(name), each];
+      }
+    return [this.family(this.configs.plain), ""];
+  }
+  said(name) {
+    const own2 = this.configs.families[name];
+    if (!("like" in own2)) return own2;
+    const { names: _, ...below } = this.said(own2.like);
+    return merged(below, own2);
+  }
+  family(name) {
+    if (!this.families.has(name)) {
+      const said2 = this.said(name);
+      const empty = { defaults: {}, assumed: {}, let: {}, further: "", ignores: [], notes: [], refusals: [] };
+      const mixers = partsOf(said2.mixers), feeds = partsOf(said2.feeds);
+      this.families.set(name, { ...empty, ...said2, name, mixers, feeds });
+    }
+    return this.families.get(name);
+  }
+  refuseMechanisms(found, used, word) {
+    const { mechanisms } = this.configs.rules;
+    for (const [key, value2] of Object.entries(found.keys)) {
+      if (used.has(key) || !saysSomething(value2)) continue;
+      if (has(mechanisms, key))
+        throw new InputError(`'${spelled(found, key)}' is ${shown(value2)}: ${mechanisms[key]}`);
+      if (!word && this.isStructural(key, value2))
+        throw new InputError(`${unknown(found)}, and its key '${key}' (${shown(value2)}) is none of a plain decoder's; what it means is not known here`);
+    }
+  }
+  isStructural(key, value2) {
+    if (typeof value2 === "boolean" || typeof value2 === "string") return false;
+    return !this.harmless.test(key) && !this.others.has(key) && this.structural.test(key);
+  }
+  shape(found, family, scope, used) {
+    for (const each of family.refusals)
+      if (holds(each.when, scope)) throw new InputError(scope.words(each.say));
+    const missing = [];
+    while (missing.length <= used.size) {
+      try {
+        const shape = this.model(family, scope);
+        if (!missing.length) return shape;
+        break;
+      } catch (error) {
+        if (error instanceof MissingKey) {
+          missing.push(error.message);
+          found.keys[error.message] = 1;
+        } else if (!(error instanceof InputError) || !missing.length) throw error;
+        else break;
+      }
+    }
+    const known2 = family.name !== this.configs.plain;
+    const what = known2 ? `model_type '${found.types[0]}' needs the missing keys` : `${unknown(found)}, and keys of a decoder are missing`;
+    throw new InputError(`${what}: ${missing.join(", ")}`);
+  }
+  model(family, scope) {
+    const sizes = {};
+    for (const [name, formula] of Object.entries(family.sizes)) sizes[name] = scope.value(formula);
+    const { layers: depth, ...own2 } = sizes, { deepest } = this.configs;
+    if (!isNumber2(depth) || !(Number(depth) >= 1 && Number(depth) <= deepest))
+      throw new InputError(`'num_hidden_layers': expected a whole number from 1 to ${deepest.toLocaleString("en")}, got ${shown(depth)}`);
+    const layers2 = Array.from({ length: Math.trunc(Number(depth)) }, (_, i) => {
+      const mixer = scope.of({ i }).value(family.mixer);
+      return [mixer, scope.of({ i, mixer, feed: "" }).value(family.feed)];
+    });
+    for (const [name, size] of Object.entries(own2)) this.check(name, size, "model", ["small"]);
+    const blocks = [], order2 = [];
+    const place = (block) => {
+      const key = sorted(block), at = blocks.findIndex((each) => sorted(each) === key);
+      return at >= 0 ? at : blocks.push(block) - 1;
+    };
+    layers2.forEach(([mixer, feed], i) => order2.push(place(this.block(family, scope.of({ i, mixer, feed }), mixer, feed, i))));
+    const count = blocks.length, last = layers2[layers2.length - 1];
+    const inner = scope.of({ i: layers2.length - 1, mixer: last[0], feed: last[1] });
+    const said2 = family.further ? inner.value(family.further) : null;
+    const further = (truth(said2) ? said2 : [last]).map(([mixer, feed]) => {
+      const at = truth(said2) ? layers2.length : layers2.length - 1;
+      return place(this.block(family, scope.of({ i: at, mixer, feed }), mixer, feed, at));
+    });
+    const whole2 = blocks.map((block, k) => ({ layers: k < count ? order2.filter((x) => x === k).length : 0, ...block }));
+    const laid = whole2.length > 1 ? { order: order2.join(" ") } : {};
+    const numbers = Object.fromEntries(Object.entries(own2).map(([name, x]) => [name, Number(x)]));
+    return { ...numbers, blocks: whole2, ...laid, further };
+  }
+  block(family, scope, mixer, feed, i) {
+    const found = {};
+    const sides = [["mixer", mixer, family.mixers], ["feed", feed, family.feeds]];
+    for (const [side, name, known2] of sides) {
+      if (name === "") continue;
+      if (typeof name !== "string" || !has(known2, name))
+        throw new InputError(`layer ${i}: ${shown(name)} is no ${side} that is read here; expected one of: ${Object.keys(known2).join(", ")}`);
+      found[side] = this.part(known2[name], scope, `layer ${i}, ${name}`);
+    }
+    return found;
+  }
+  part(of, scope, where) {
+    const free = Object.keys(of.sizes).filter((name) => !this.kinds[of.kind].counted.includes(name));
+    const sizes = {};
+    for (const [name, formula] of Object.entries(of.sizes)) {
+      const size = scope.value(formula);
+      if (size === null) continue;
+      this.check(name, size, where, free);
+      sizes[name] = Number(size);
+    }
+    const { n_heads: heads, n_kv_heads: shared, top_k: top, n_experts: experts } = sizes;
+    if (heads && shared && heads % shared)
+      throw new InputError(`${where}: the ${heads} heads are not a multiple of the ${shared} KV heads`);
+    if (top && experts && top > experts)
+      throw new InputError(`${where}: top-k ${top} exceeds the ${experts} experts`);
+    return { ...sizes, kind: of.kind };
+  }
+  check(name, size, where, mayBeZero) {
+    const { largest, free, own: own2 } = this.configs;
+    const least = mayBeZero.includes(name) || own2.includes(name) ? 0 : 1;
+    const whole2 = isNumber2(size) && Math.abs(Number(size)) <= largest ** 2 && Number.isInteger(Number(size));
+    if (!whole2 || Number(size) < least && !free.includes(name))
+      throw new InputError(`${where}: ${name}: expected a whole number from ${least}, got ${shown(size)}`);
+  }
+  *notes(found, family, used, scope, word) {
+    const outside = found.outside.filter((key) => this.towers.test(key));
+    if (found.nested) yield `the language model in '${found.nested}' is read`;
+    if (outside.length) yield `other towers are left out: ${outside.join(", ")}`;
+    if (!word) yield `${unknown(found)}: read by its keys, as a decoder`;
+    else if (!found.nested && word !== found.types[0])
+      yield `${unknown(found)}: read as ${family.name}, by the architecture ${word}`;
+    for (const each of family.notes) if (holds(each.when, scope)) yield scope.words(each.say);
+    for (const [key, value2] of Object.entries(scope.assumed))
+      yield `${key} is not in the file: ${Number(Number(value2).toPrecision(12))}, as transformers has it`;
+    for (const key of this.configs.rules.further)
+      if (truth(found.keys[key])) yield `heads of further tokens (${key} ${found.keys[key]}) are left out (n_mtp 0)`;
+    const unused = Object.entries(found.keys).filter(([key, value2]) => !used.has(key) && saysSomething(value2) && this.isStructural(key, value2)).map(([key]) => key);
+    if (unused.length) yield `keys that are not used: ${unused.join(", ")}`;
+  }
+};
+function unknown(found) {
+  return found.types.length ? `model_type '${found.types[0]}' is not known` : "there is no 'model_type'";
+}
+function plain(value2) {
+  if (Array.isArray(value2)) return value2.map(plain);
+  if (isTable(value2)) return Object.fromEntries(Object.entries(value2).map(([key, each]) => [key, plain(each)]));
+  if (typeof value2 !== "string") return value2;
+  const low2 = value2.toLowerCase();
+  return low2 === "true" ? true : low2 === "false" ? false : value2;
+}
+function typesOf(config) {
+  const kind = config.model_type ?? null, built = config.architectures;
+  if (kind !== null && typeof kind !== "string")
+    throw new InputError(`'model_type': expected a name, got ${shown(kind)}; not supported`);
+  const listed = Array.isArray(built) ? built.filter((each) => typeof each === "string") : [];
+  return kind ? [kind, ...listed] : listed;
+}
+var objects = (config) => Object.keys(config).filter((key) => isTable(config[key]));
+function merged(below, above) {
+  const found = { ...below };
+  for (const [key, value2] of Object.entries(above)) {
+    const old = found[key];
+    if (isTable(value2) && isTable(old)) found[key] = merged(old, value2);
+    else if (Array.isArray(value2) && Array.isArray(old)) found[key] = [...old, ...value2];
+    else found[key] = value2;
+  }
+  return found;
+}
+function partsOf(tables) {
+  return Object.fromEntries(Object.entries(tables).map(([name, own2]) => {
+    let found = { ...own2 };
+    while ("like" in found) {
+      const { like, ...rest } = found;
+      found = { ...tables[like], ...rest };
+    }
+    const { kind, ...sizes } = found;
+    return [name, { kind, sizes }];
+  }));
+}
+function usedBy(family) {
+  const parts2 = [...Object.values(family.mixers), ...Object.values(family.feeds)].map((part) => part.sizes);
+  const tables = [family.defaults, family.let, family.sizes, ...parts2];
+  const texts = tables.flatMap((each) => Object.values(each)).filter((x) => typeof x === "string");
+  texts.push(family.mixer, family.feed, family.further || "0");
+  texts.push(...[...family.notes, ...family.refusals].map((each) => each.when));
+  return /* @__PURE__ */ new Set([
+    ...texts.flatMap(names),
+    ...Object.keys(family.defaults),
+    ...Object.keys(family.assumed),
+    ...family.ignores
+  ]);
+}
+var saysSomething = (value2) => value2 === true || truth(value2) && value2 !== 1 && value2 !== "none" && value2 !== "None";
+function sorted(value2) {
+  return JSON.stringify(value2, (_, x) => isTable(x) ? Object.fromEntries(Object.entries(x).sort(([a], [b]) => a < b ? -1 : 1)) : x);
+}
+function holds(formula, scope) {
+  try {
+    return truth(scope.value(formula));
+  } catch (error) {
+    if (error instanceof MissingKey) return false;
+    throw error;
+  }
+}
+var Scope = class _Scope {
+  constructor(found, family, configs2, local = {}) {
+    this.found = found;
+    this.family = family;
+    this.configs = configs2;
+    this.local = local;
+  }
+  found;
+  family;
+  configs;
+  local;
+  assumed = {};
+  of(local) {
+    const inner = new _Scope(this.found, this.family, this.configs, local);
+    inner.assumed = this.assumed;
+    return inner;
+  }
+  value(formula) {
+    return typeof formula === "string" ? workedOut(formula, (name) => this.look(name)) : formula;
+  }
+  words(text) {
+    return text.replace(/\{(\w+)\}/g, (_, name) => {
+      const value2 = this.look(name);
+      return typeof value2 === "string" ? value2.slice(0, 40) : shown(value2);
+    });
+  }
+  look(name) {
+    const { family } = this;
+    if (has(this.local, name)) return this.local[name];
+    if (has(family.let, name)) return this.value(family.let[name]);
+    const value2 = has(this.found.keys, name) ? this.found.keys[name] : null;
+    if (value2 !== null && value2 !== void 0) return this.checked(name, value2);
+    if (has(family.assumed, name)) return this.assumed[name] = this.value(family.assumed[name]);
+    if (has(family.defaults, name)) return this.value(family.defaults[name]);
+    throw new MissingKey(spelled(this.found, name));
+  }
+  checked(name, value2) {
+    const { positive, any_number: any } = this.configs.rules, { largest } = this.configs;
+    const needed = positive.includes(name) && !Array.isArray(value2);
+    if (any.includes(name) || !(typeof value2 === "number" || needed)) return value2;
+    const least = Number(needed);
+    if (typeof value2 !== "number" || !(value2 >= least && value2 <= largest && Number.isInteger(value2)))
+      throw new InputError(`'${spelled(this.found, name)}': expected a whole number from ${least} to ${largest.toLocaleString("en")}, got ${shown(value2)}`);
+    return value2;
+  }
+};
+var PASTED = "config-";
+function taken(catalog, text) {
+  let shape;
+  try {
+    shape = JSON.parse(text);
+  } catch {
+    throw new InputError("the link's model is not readable");
+  }
+  const { kinds, configs: configs2 } = catalog.data;
+  if (!isShape(shape, kinds, configs2.deepest)) throw new InputError("the link's model is none");
+  let sum = 2166136261;
+  for (let i = 0; i < text.length; i++) sum = Math.imul(sum ^ text.charCodeAt(i), 16777619) >>> 0;
+  const name = `${PASTED}${sum.toString(16)}`;
+  if (!(name in catalog.data.models)) catalog.put(name, shape);
+  return name;
+}
+function isShape(value2, kinds, deepest) {
+  const { blocks, order: order2, further, ...sizes } = isTable(value2) ? value2 : {};
+  const isSize = (x) => typeof x === "number" && Number.isFinite(x);
+  const isPart = (x) => x === void 0 || isTable(x) && Object.hasOwn(kinds, String(x.kind)) && Object.entries(x).every(([name, size]) => name === "kind" || has(kinds[String(x.kind)].fields, name) && isSize(size));
+  const isDepth = (x) => isSize(x) && Number(x) >= 0 && Number(x) <= deepest;
+  const isBlock = (x) => isTable(x) && isDepth(x.layers) && isPart(x.mixer) && isPart(x.feed);
+  const are = (x, each) => Array.isArray(x) && x.length > 0 && x.every(each);
+  const count = Array.isArray(blocks) ? blocks.length : 0;
+  const isPlace = (x) => Number.isInteger(x) && Number(x) >= 0 && Number(x) < count;
+  const laid = order2 === void 0 || typeof order2 === "string" && /^\d+( \d+)*$/.test(order2) && order2.split(" ").every((each) => isPlace(Number(each)));
+  return are(blocks, isBlock) && laid && are(further, isPlace) && Object.values(sizes).every(isSize) && ["seq_len", "d_model", "vocab"].every((name) => name in sizes);
+}
+
+// job.ts
+var valuesOf = (fact) => ({ ...fact.set, ...fact.means });
+var about = (fact, names2) => Object.keys(valuesOf(fact)).some((n) => names2.has(n));
+var tests = (fact) => Object.entries(fact.when ?? {});
+var Job = class {
+  constructor(resolver, question) {
+    this.resolver = resolver;
+    this.question = question;
+    const { catalog } = resolver, { first, search, stacks, leaves } = catalog.data;
+    const devices = question.need("n_accel");
+    const at = { dp: devices, tp: 1, pp: 1, cp: 1, ep: 1, micro_batch: 1 };
+    const plain2 = resolver.words(question, at, catalog.knownAs(question.text("accelerator")));
+    const { facts } = catalog.stack(question.text("stack"));
+    const isFirst = (fact) => about(fact, new Set(first));
+    const early = resolver.applied(question, facts.filter(isFirst), plain2);
+    const decided = Object.entries(resolver.evaluated(early.values, plain2)).filter(([name]) => !search.asked.includes(name) && name !== "recompute");
+    this.known = { ...plain2, ...Object.fromEntries(decided) };
+    this.late = facts.filter((fact) => !isFirst(fact));
+    this.held = this.thatMayHold([...facts, ...stacks._after.fact].filter((f) => !isFirst(f)));
+    const varying = this.depending(search.asked);
+    this.leaves = Object.keys(leaves).filter((name) => varying.has(name));
+    this.meanings = facts.filter((f) => search.meant.some((n) => n in (f.means ?? {})));
+    this.exact = new Set(this.held.flatMap((f) => this.inputs(f)).filter((n) => search.asked.includes(n)));
+    const named = /* @__PURE__ */ new Set([...this.held.flatMap((f) => tests(f).map(([n]) => n)), ...this.exact]);
+    this.asked = search.asked.filter((name) => named.has(name));
+    this.way = String(this.decided({}).stages ?? "counted");
+  }
+  resolver;
+  question;
+  known;
+  meanings;
+  held;
+  exact;
+  asked;
+  late;
+  outcomes = /* @__PURE__ */ new Map();
+  classes = /* @__PURE__ */ new Map();
+  /** Leaves of the plan that differ from layout to layout. */
+  leaves;
+  way;
+  inputs(fact) {
+    const { inputs: inputs2 } = this.resolver.catalog.data.search;
+    return Object.values(valuesOf(fact)).flatMap((x) => isRule(x) ? inputs2[x.rule] ?? [] : []);
+  }
+  thatMayHold(facts) {
+    const { search, leaves } = this.resolver.catalog.data;
+    const open = /* @__PURE__ */ new Set([...search.asked, ...facts.flatMap((f) => Object.keys(valuesOf(f)))]);
+    if (Number(this.known.n_experts) <= 1) for (const name of ["ep", "etp"]) open.delete(name);
+    const hold = facts.filter((fact) => tests(fact).every(([name, wanted2]) => open.has(name) || this.resolver.facts.test(name, wanted2, this.known[name])));
+    const asked = hold.flatMap((f) => tests(f).map(([name]) => name));
+    const wanted = /* @__PURE__ */ new Set([...Object.keys(leaves), "stages", ...asked]);
+    return hold.filter((fact) => about(fact, wanted));
+  }
+  /** Names that some fact sets by what it asks of some names, or of what these decide. */
+  depending(names2) {
+    const found = new Set(names2);
+    for (let size = -1; size !== found.size; ) {
+      size = found.size;
+      for (const fact of this.held) {
+        const asks = [...tests(fact).map(([n]) => n), ...this.inputs(fact)];
+        if (asks.some((n) => found.has(n))) for (const n of Object.keys(valuesOf(fact))) found.add(n);
+      }
+    }
+    for (const name of names2) found.delete(name);
+    return found;
+  }
+  decided(layout) {
+    const { resolver, question } = this, words = { ...this.known, ...layout };
+    const late = resolver.applied(question, this.late, words);
+    const seen = { ...words, ...resolver.plain(late.values) };
+    const settings = new Set(Object.keys(question.settings));
+    const after = resolver.facts.apply(resolver.catalog.data.stacks._after.fact, seen, settings);
+    const values = resolver.evaluated({ ...late.values, ...after.values }, words);
+    return { ...values, ...question.settings };
+  }
+  /** A number for a value of a name, the same for those that facts treat alike. */
+  outcome(name, value2) {
+    let known2 = this.outcomes.get(name);
+    if (!known2) this.outcomes.set(name, known2 = /* @__PURE__ */ new Map());
+    let code = known2.get(value2);
+    if (code === void 0) {
+      code = this.exact.has(name) ? value2 : this.outcomeOf(name, value2);
+      known2.set(value2, code);
+    }
+    return code;
+  }
+  seen = /* @__PURE__ */ new Map();
+  outcomeOf(name, value2) {
+    const each = this.held.flatMap((f) => tests(f)).filter(([n]) => n === name).map(([n, wanted]) => Number(this.resolver.facts.test(n, wanted, value2)));
+    const key = `${name} ${each.join("")}`;
+    if (!this.seen.has(key)) this.seen.set(key, this.seen.size);
+    return this.seen.get(key);
+  }
+  /** Values of `leaves` for one layout, in their order. */
+  values(layout) {
+    let key = "";
+    for (const name of this.asked) if (name in layout) key += `${this.outcome(name, layout[name])},`;
+    let found = this.classes.get(key);
+    if (!found) this.classes.set(key, found = this.decided(layout));
+    return found;
+  }
+  /** ZeRO stage, sharding group and sequence parallelism of a layout as its stack takes them. */
+  meant(layout) {
+    const own2 = { zero: layout.zero, shard: layout.shard, sp: layout.sp };
+    if (!this.meanings.length) return own2;
+    const { resolver, question } = this, known2 = { ...this.known, ...layout };
+    const { asked } = resolver.catalog.data.search;
+    const names2 = [...asked, ...Object.keys(question.settings), ...Object.keys(question.columns)];
+    const said2 = resolver.facts.apply(this.meanings, known2, new Set(names2)).values;
+    const found = { ...own2, ...resolver.evaluated(said2, known2) };
+    const shard = Number(found.zero) ? Number(found.shard) : 1;
+    return { zero: Number(found.zero), shard, sp: Number(found.sp) };
+  }
+  get changesMeanings() {
+    return this.meanings.length > 0;
+  }
+  /** Whether facts treat two ZeRO stages unlike. */
+  tellsApart(name, one, other) {
+    return this.asked.includes(name) && this.outcome(name, one) !== this.outcome(name, other);
+  }
+  /** How layers lie on stages: `stage_excess` and `head_displaces`. */
+  stages(built, pp, interleave) {
+    const { model } = built, whole2 = own(model, "n_layers");
+    const head = headCost(own(model, "d_model"), ffWidth(built), own(model, "vocab"));
+    const kinds = this.resolver.kinds(built, whole2), further = layers(built) - whole2;
+    return stages(this.way, { layers: whole2, head, pp, interleave, further, kinds }, []);
+  }
+};
+
+// space.ts
+var known = /* @__PURE__ */ new Map();
+function divisors(n) {
+  if (!known.has(n)) {
+    const small = [];
+    for (let d = 1; d * d <= n; d++) if (n % d === 0) small.push(d);
+    const large = small.filter((d) => d * d < n).map((d) => n / d).reverse();
+    known.set(n, [...small, ...large]);
+  }
+  return known.get(n);
+}
+var product = (numbers) => numbers.reduce((a, b) => a * b, 1);
+var Space = class {
+  constructor(built, job, devices, batch, sizes, choices, usual, flash, placement, counted2) {
+    this.built = built;
+    this.job = job;
+    this.devices = devices;
+    this.batch = batch;
+    this.sizes = sizes;
+    this.choices = choices;
+    this.usual = usual;
+    this.flash = flash;
+    this.placement = placement;
+    this.layers = own(built.model, "n_layers");
+    this.length = own(built.model, "seq_len");
+    this.experts = Math.trunc(value(built, "n_experts", 1));
+    const [split, copied] = [counted2(built, "split"), counted2(built, "copied")];
+    this.heads = (tp) => split.every((n) => n % tp === 0) && copied.every((n) => n % tp === 0 || tp % n === 0);
+  }
+  built;
+  job;
+  devices;
+  batch;
+  sizes;
+  choices;
+  usual;
+  flash;
+  placement;
+  layers;
+  length;
+  experts;
+  stagesOf = /* @__PURE__ */ new Map();
+  heads;
+  get layerCount() {
+    return this.layers;
+  }
+  get sequence() {
+    return this.length;
+  }
+  /** All valid splits of the devices. */
+  degrees() {
+    const found = [];
+    for (const tp of divisors(this.devices)) {
+      if (!this.heads(tp) || !this.sp(tp, 1).length) continue;
+      for (const cp of this.choices.cp ? divisors(this.devices / tp) : [1]) {
+        if (this.length % cp || !this.sp(tp, cp).length) continue;
+        for (const pp of divisors(this.devices / (tp * cp))) {
+          const dp = this.devices / (tp * cp * pp);
+          if (shortBy(this.layers, pp, 1) || this.batch % dp) continue;
+          for (const ep of divisors(this.experts))
+            if (dp * tp * cp % ep === 0) found.push({ dp, tp, cp, pp, ep });
+        }
+      }
+    }
+    return found;
+  }
+  sp(tp, cp) {
+    if (tp === 1) return [0];
+    const splits = this.length % (tp * cp) === 0;
+    const allowed = this.experts > 1 ? [1] : [...this.usual.sp].sort((a, b) => b - a);
+    return allowed.filter((x) => splits || !x);
+  }
+  options(split) {
+    const [perStage, chunks] = this.stages(split.pp);
+    return {
+      runs: this.runs(split, chunks),
+      recompute: this.recompute(perStage),
+      sharding: this.sharding(split),
+      sp: this.spTaken(split)
+    };
+  }
+  stages(pp) {
+    if (!this.stagesOf.has(pp)) {
+      const { layers: layers2 } = this;
+      const most = Math.trunc(held({ layers: layers2, pp, interleave: 1, further: 0 })[0]);
+      const chunks = Array.from({ length: most }, (_, i) => i + 1);
+      this.stagesOf.set(pp, [most, chunks.filter((v) => shortBy(layers2, pp, v) === 0)]);
+    }
+    return this.stagesOf.get(pp);
+  }
+  spTaken(split) {
+    const offered = this.sp(split.tp, split.cp);
+    if (!this.job.changesMeanings) return offered;
+    const layout = { ...split, etp: 1, zero: 0, shard: 1 };
+    return [...new Set(offered.map((sp) => Math.trunc(this.job.meant({ ...layout, sp }).sp)))];
+  }
+  /** Chunks of a stage and micro-batch. */
+  runs(split, chunks) {
+    const share = this.batch / split.dp, { pp } = split, { schedules } = this.choices;
+    const batches = divisors(share).filter((b) => Number.isInteger(Math.log2(b)));
+    if (pp === 1) return batches.map((b) => [1, b]);
+    const whole2 = schedules.includes("1f1b");
+    const found = whole2 ? batches.map((b) => [1, b]) : [];
+    if (!schedules.includes("interleaved")) return found;
+    for (const v of whole2 ? chunks.slice(1) : chunks)
+      for (const b of batches) if (v === 1 || share / b % pp === 0) found.push([v, b]);
+    return found;
+  }
+  recompute(perStage) {
+    const rounded = this.usual.recompute.map((r) => even(r * perStage));
+    const shares = [...new Set(rounded)].sort((a, b) => a - b);
+    const found = shares.map((k) => [k / perStage, 0]);
+    return this.flash ? found : [...found.slice(0, 1), [0, 1], ...found.slice(1)];
+  }
+  sharding(split) {
+    const offered = this.offered(split);
+    if (!this.job.changesMeanings) return offered;
+    const found = /* @__PURE__ */ new Map();
+    for (const [zero, shard, reshard] of offered) {
+      const taken2 = this.job.meant({ ...split, etp: 1, sp: 0, zero, shard });
+      const stage = Math.trunc(taken2.zero);
+      const each = [stage, Math.trunc(taken2.shard), stage === 3 ? reshard : 1];
+      found.set(each.join(), each);
+    }
+    return [...found.values()];
+  }
+  offered(split) {
+    const { zero } = this.choices;
+    if (split.dp * split.cp === 1) {
+      const found = zero.includes(0) ? [[0, 1, 1]] : [];
+      if (zero.includes(1) && this.job.tellsApart("zero", 0, 1)) found.push([1, 1, 1]);
+      return found.length ? found : [[0, 1, 1]];
+    }
+    const every = [[0, 1, 1]];
+    for (const stage of [1, 2]) every.push([stage, split.dp, 1]);
+    for (const shard of [split.dp, ...this.shards(split)])
+      for (const reshard of [1, 0]) every.push([3, shard, reshard]);
+    return every.filter(([stage]) => zero.includes(stage));
+  }
+  /** Sharding groups below dp that fill a domain of the network. */
+  shards(split) {
+    const order2 = this.placement;
+    const inside = order2.slice(0, order2.indexOf("dp")).filter((name) => name !== "ep");
+    const stride = product(inside.map((name) => split[name]));
+    const sizes = this.sizes.filter((size) => size % stride === 0).map((size) => size / stride);
+    return divisors(split.dp).slice(1, -1).filter((s) => sizes.includes(s) && s * split.cp * split.tp % split.ep === 0);
+  }
+};
+function even(x) {
+  const found = Math.round(x);
+  return found - x === 0.5 && found % 2 !== 0 ? found - 1 : found;
+}
+
+// search.ts
+var SCHEDULES = ["1f1b", "interleaved"];
+var CHOSEN = [
+  "dp",
+  "tp",
+  "cp",
+  "pp",
+  "ep",
+  "etp",
+  "sp",
+  "interleave",
+  "micro_batch",
+  "zero",
+  "shard",
+  "reshard",
+  "recompute_layers",
+  "recompute_attention",
+  "stage_excess",
+  "head_displaces"
+];
+var Search = class {
+  constructor(model) {
+    this.model = model;
+  }
+  model;
+  /** The `top` plans of least step time whose memory fits at the usual risk. Columns and settings of
+   * the layout are left to the search. */
+  best(asked, top, tell = () => {
+  }) {
+    const { catalog } = this.model, { search } = catalog.data;
+    const open = Object.entries(asked.columns).filter(([name]) => !search.open.includes(name));
+    const job = new Question(Object.fromEntries(open), asked.settings, asked.system);
+    const alone = job.having({ global_batch: job.need("n_accel") });
+    const { found, whole: whole2 } = this.model.records(alone, true);
+    const own2 = this.model.resolver.completed(job), of = new Job(this.model.resolver, own2);
+    const base = this.base(whole2.case);
+    const sizes = [];
+    base.cluster.network.size.reduce((all, size) => (sizes.push(all * size), all * size), 1);
+    const devices = job.need("n_accel"), batch = job.need("global_batch");
+    if (devices > sizes[sizes.length - 1])
+      throw new InputError(`the network has ${sizes[sizes.length - 1]} devices; got ${devices}`);
+    const plan = base.plan;
+    const space = new Space(
+      found.built,
+      of,
+      devices,
+      batch,
+      sizes.filter(Number.isFinite),
+      this.choices(of, own2),
+      search,
+      Boolean(plan.software.flash),
+      ["tp", "cp", "ep", "dp", "pp"],
+      (built, mark) => this.counted(built, mark)
+    );
+    const batched = { ...base, plan: { ...base.plan, global_batch: batch } };
+    const program = this.program(found.built, batched, whole2.spread);
+    const left = this.choices(of, own2).schedules.filter((name) => !SCHEDULES.includes(name));
+    const result = this.over(space, of, found.built, program, whole2.spread, base.cluster.chip.hbm_bytes, top, tell);
+    return { ...result, left };
+  }
+  counted(built, mark) {
+    const { kinds } = this.model.catalog.data;
+    const names2 = [...built.kinds.mixers, ...built.kinds.feeds];
+    return parts(built).flatMap((part, i) => kinds[names2[i]][mark].map((name) => part[name]));
+  }
+  /** What all plans share: nothing is done again, nor waits in host memory, unless said. */
+  base(of) {
+    const { search, neutral } = this.model.catalog.data;
+    const layout = { ...of.plan.layout, stage_excess: 0, head_displaces: 0 };
+    const software = { ...of.plan.software, last_kept: 0 };
+    for (const name of search.neutral) layout[name] = neutral[name];
+    return { ...of, plan: { ...of.plan, layout, software } };
+  }
+  choices(job, question) {
+    const { search } = this.model.catalog.data;
+    const runs = this.model.catalog.runs(question.text("stack"));
+    const said2 = search.zero.filter((z) => (runs.zero ?? search.zero).includes(z));
+    const devices = question.need("n_accel"), taken2 = /* @__PURE__ */ new Set();
+    const one = [1, 2];
+    for (const zero of said2) for (const tp of one) for (const pp of one) for (const cp of one)
+      for (const ep of one) for (const sp of [0, 1])
+        taken2.add(Math.trunc(job.meant({
+          dp: devices,
+          tp,
+          pp,
+          cp,
+          ep,
+          etp: 1,
+          sp,
+          zero,
+          shard: zero ? devices : 1,
+          interleave: 1,
+          micro_batch: 1,
+          replicas: zero ? 1 : devices
+        }).zero));
+    const known2 = runs.schedules ?? search.schedules;
+    const schedules = search.schedules.filter((name) => known2.includes(name));
+    return {
+      zero: [...taken2].sort((a, b) => a - b),
+      schedules: schedules.length ? schedules : known2,
+      cp: runs.cp ?? true
+    };
+  }
+  program(built, base, spread) {
+    const { evaluated } = this.model.programsOf(structure(built));
+    const x = inputs(evaluated, { case: base, spread });
+    const y = new Float64Array(evaluated.outputs.length), { homes } = this.model.catalog.data;
+    const place = new Map(evaluated.inputs.map((path, i) => [path, i]));
+    return {
+      x,
+      y,
+      run: () => evaluated.run[0](x, y),
+      at: (leaf) => place.get(`case.plan.${homes[leaf]}.${leaf}`) ?? -1,
+      out: (name) => evaluated.outputs.indexOf(name)
+    };
+  }
+  over(space, job, built, program, spread, room, top, tell) {
+    const { search, leaves } = this.model.catalog.data;
+    const share = Math.exp(spread * search.deviations), { x, y } = program;
+    const splits = space.degrees().map((split) => ({ split, of: space.options(split) }));
+    const total = splits.reduce((sum, { of }) => sum + of.runs.length * of.recompute.length * of.sharding.length * of.sp.length, 0);
+    const ranks = new Ranks(top, search.plainness, search.digits);
+    const [time, memory, mfu, risk] = ["outputs.step_time_s", "outputs.memory_bytes", "outputs.mfu", "oom_probability"].map(program.out);
+    const decided = job.leaves.map((name) => [name, program.at(name)]);
+    const place = Object.fromEntries(CHOSEN.map((name) => [name, program.at(name)]));
+    const layers2 = place.recompute_layers, cores = place.recompute_attention;
+    const lain = /* @__PURE__ */ new Map(), most = room * share;
+    let considered = 0, feasible = 0, closest = null;
+    const take = () => ({
+      layout: Object.fromEntries(CHOSEN.map((name) => [name, x[place[name]]])),
+      seconds: y[time],
+      bytes: y[memory],
+      mfu: y[mfu],
+      risk: y[risk]
+    });
+    const set = (layout) => {
+      for (const name of CHOSEN) if (name in layout) x[place[name]] = layout[name];
+    };
+    const judge = () => {
+      program.run();
+      considered += 1;
+      if (y[memory] <= most) {
+        feasible += 1;
+        ranks.add(y[time], take);
+      } else if (!feasible && (closest === null || y[memory] < closest.bytes)) closest = take();
+    };
+    for (const { split, of } of splits) {
+      const { dp, pp } = split;
+      for (const [interleave, micro_batch] of of.runs) {
+        const key = `${pp} ${interleave}`;
+        if (!lain.has(key)) lain.set(key, job.stages(built, pp, interleave));
+        const [stage_excess, head_displaces] = lain.get(key);
+        for (const sp of of.sp) for (const [zero, shard, reshard] of of.sharding) {
+          const ranksOfShard = zero > 0 ? Math.max(shard, 1) : 1;
+          const layout = { ...split, etp: 1, sp, zero, shard, interleave, micro_batch };
+          set({ ...layout, reshard, stage_excess, head_displaces });
+          if (decided.length) {
+            const own2 = job.values({
+              ...layout,
+              shard: ranksOfShard,
+              replicas: dp / ranksOfShard,
+              devices: space.devices,
+              stage_layers: space.layerCount / pp,
+              seq_len: space.sequence
+            });
+            for (const [name, at] of decided) x[at] = Number(own2[name] ?? leaves[name]);
+          }
+          for (const [again2, core] of of.recompute) {
+            x[layers2] = again2;
+            x[cores] = core;
+            judge();
+          }
+        }
+      }
+      tell(considered, total);
+    }
+    return { plans: ranks.best, considered, feasible, closest: feasible ? null : closest, share };
+  }
+};
+var Ranks = class {
+  constructor(top, plainness, digits) {
+    this.top = top;
+    this.plainness = plainness;
+    this.digits = digits;
+  }
+  top;
+  plainness;
+  digits;
+  best = [];
+  keys = [];
+  rounded(merit) {
+    const scale = 10 ** (Math.floor(Math.log10(merit)) - this.digits + 1);
+    return Math.round(merit / scale) * scale;
+  }
+  add(seconds, take) {
+    const merit = this.rounded(seconds), last = this.keys[this.keys.length - 1];
+    if (this.keys.length === this.top && merit > last[0]) return;
+    const found = take(), key = [merit, ...this.plainness.map((name) => {
+      const value2 = found.layout[name.replace("-", "")] ?? 0;
+      return name.startsWith("-") ? -value2 : value2;
+    })];
+    let place = this.keys.length;
+    while (place > 0 && before(key, this.keys[place - 1])) place -= 1;
+    this.keys.splice(place, 0, key);
+    this.best.splice(place, 0, found);
+    this.keys.length = this.best.length = Math.min(this.keys.length, this.top);
+  }
+};
+function before(a, b) {
+  for (let i = 0; i < a.length; i++) if (a[i] !== b[i]) return a[i] < b[i];
+  return false;
+}
+
+// loaded.ts
 var infinite = (_, value2) => value2 === "inf" ? Infinity : value2;
-function answers(data, texts, usual, asked, compile) {
+
+// cases.ts
+function compiled(texts, compile) {
   const made = /* @__PURE__ */ new Map();
-  const programs = (name) => {
+  return (name) => {
     if (!made.has(name)) {
       if (!(name in texts)) throw new InputError(`no program for ${name}`);
       const of = Object.entries(texts[name]).map(([key, one]) => [key, { ...one, run: compile(one.text) }]);
@@ -1141,6 +2412,9 @@ function answers(data, texts, usual, asked, compile) {
     }
     return made.get(name);
   };
+}
+function answers(data, texts, usual, asked, compile) {
+  const programs = compiled(texts, compile);
   const resolver = new Resolver(new Catalog(data), programs, usual);
   return asked.map((each) => {
     try {
@@ -1151,6 +2425,27 @@ function answers(data, texts, usual, asked, compile) {
         inputs: [...inputs(of, { case: found.case, spread: 1 })],
         facts: found.facts.map((fact) => fact.says)
       };
+    } catch (error) {
+      if (error instanceof InputError) return { error: error.message };
+      throw error;
+    }
+  });
+}
+function best(given, asked, top, compile) {
+  const model = new Model(given.data, given.profile, compiled(given.texts, compile));
+  const search = new Search(model);
+  return asked.map(({ columns, settings, system }) => {
+    const start = performance.now(), found = search.best(new Question(columns, settings, system), top);
+    return { ...found, milliseconds: performance.now() - start };
+  });
+}
+function configs(data, texts) {
+  const reader = new Reader(data.configs, data.kinds);
+  return texts.map((text) => {
+    try {
+      const found = reader.read(text);
+      taken(new Catalog(structuredClone(data)), JSON.stringify(found.shape));
+      return found;
     } catch (error) {
       if (error instanceof InputError) return { error: error.message };
       throw error;

@@ -1,63 +1,69 @@
 /** What the model says of a question: the records, the profile's coefficients, the programs. */
 
-import { Catalog, type Data, type Fact, InputError, type Table, type Value } from "./catalog";
-import { structure } from "./models";
-import { coefficients, members, type Profile } from "./profile";
+import { Catalog, type Data, type Fact, InputError, type Table } from "./catalog";
+import { type Built, structure } from "./models";
+import { coefficients, footprintOf, members, type Profile } from "./profile";
 import { type Case, outputs, type Programs } from "./programs";
-import { Question, Resolver } from "./resolve";
+import { type Question, type Resolved, Resolver } from "./resolve";
 
 export interface Answer {
   values: Table<number>; case: Case; facts: Fact[]; recompute: string; structure: string;
-  spread: number;
+  spread: number; question: Question; built: Built;
 }
+/** Records with the profile's coefficients, and the spread of memory of their stack. */
+export interface Whole { case: Case; spread: number }
 
 /** Answers questions by the programs at hand. */
 export class Model {
   readonly catalog: Catalog;
-  private readonly resolver: Resolver;
+  readonly resolver: Resolver;
 
   constructor(
-    data: Data, readonly profile: Profile, private readonly programs: (name: string) => Programs,
+    data: Data, readonly profile: Profile, readonly programsOf: (name: string) => Programs,
   ) {
     this.catalog = new Catalog(data);
     const usual = {
       coefficients: coefficients(profile, {}), footprint: profile.least.footprint,
     };
-    this.resolver = new Resolver(this.catalog, programs, usual);
+    this.resolver = new Resolver(this.catalog, programsOf, usual);
+  }
+
+  /** Records of a question, and with the coefficients of its chip and stack. */
+  records(question: Question, never = false): { found: Resolved; whole: Whole } {
+    const found = this.resolver.resolve(question, never);
+    const stack = question.text("stack"), of = stack ? this.catalog.stack(stack) : null;
+    const groups = members(this.catalog, question.text("accelerator"), stack);
+    const fitted = footprintOf(this.profile, of ? of.basis : "", of ? of.variant : "");
+    const coefficient = coefficients(this.profile, groups);
+    const whole = { ...found.case, coefficients: coefficient, footprint: fitted.footprint };
+    return { found, whole: { case: whole, spread: fitted.spread } };
   }
 
   /** Throws InputError where the question has no answer. */
-  answer(columns: Table<number | string>, settings: Table<Value>, slopes: boolean): Answer {
-    const question = new Question(columns, settings);
-    const found = this.resolver.resolve(question);
-    const stack = question.text("stack"), of = stack && this.catalog.stack(stack);
-    const name = of ? of.basis + (of.variant ? `/${of.variant}` : "") : "";
-    const groups = members(this.catalog, question.text("accelerator"), stack);
-    const fitted = this.profile.footprints[name] ?? this.profile.least;
-    const whole: Case = {
-      ...found.case, coefficients: coefficients(this.profile, groups), footprint: fitted.footprint,
-    };
-    const program = this.programs(structure(found.built)).evaluated;
-    const values = outputs(program, { case: whole, spread: fitted.spread }, slopes);
+  answer(question: Question, slopes: boolean): Answer {
+    const { found, whole: { case: whole, spread } } = this.records(question);
+    const program = this.programsOf(structure(found.built)).evaluated;
+    const values = outputs(program, { case: whole, spread }, slopes);
     const time = values["outputs.step_time_s"], memory = values["outputs.memory_bytes"];
     if (!(time > 0 && time < Infinity && memory > 0) || values.least_utilization > 1)
       throw new InputError("no machine does what is asked: some value is out of range");
     const { layout } = whole.plan as unknown as { layout: Table<number> };
     const recompute = found.open ? said(layout) : "";
     const kinds = structure(found.built), { facts } = found;
-    return { values, case: whole, facts, recompute, structure: kinds, spread: fitted.spread };
+    const asked = found.question;
+    return { values, case: whole, facts, recompute, structure: kinds, spread, question: asked, built: found.built };
   }
 
-  /** Step time of an answer's case with another bandwidth, which no rule asks for. */
-  withBandwidth(found: Answer, name: string, value: number): number {
+  /** Outputs of an answer's case with another bandwidth, which no rule asks for. */
+  withBandwidth(found: Answer, name: string, value: number): Table<number> {
     const { part, leaf } = this.catalog.data.quantities[name], { cluster } = found.case;
     const level = part === "intra" ? 0 : 1;
     const network = { ...cluster.network }, chip = { ...cluster.chip };
     if (part === "chip") chip[leaf] = value;
     else network[leaf] = network[leaf].map((x, i) => (i === level ? value : x));
     const changed: Case = { ...found.case, cluster: { ...cluster, chip, network } };
-    const program = this.programs(found.structure).evaluated;
-    return outputs(program, { case: changed, spread: found.spread }, false)["outputs.step_time_s"];
+    const program = this.programsOf(found.structure).evaluated;
+    return outputs(program, { case: changed, spread: found.spread }, false);
   }
 }
 

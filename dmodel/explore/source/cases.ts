@@ -1,22 +1,23 @@
 /** Records of questions, for tests: what the interpreter makes of them. */
 
+import { Model } from "./answer";
 import { Catalog, type Data, InputError } from "./catalog";
+import { Reader, taken } from "./configs";
+import type { Profile } from "./profile";
 import { type Program, type Programs, inputs } from "./programs";
 import { Question, Resolver } from "./resolve";
 import { structure } from "./models";
+import { Search } from "./search";
 
 interface Asked { columns: never; settings: never; system: string }
 type Texts = Record<string, Record<keyof Programs, Omit<Program, "run"> & { text: string }>>;
 type Compile = (text: string) => Program["run"];
 
-/** Numbers with the text "inf" where they are infinite. */
-export const infinite = (_: string, value: unknown) => (value === "inf" ? Infinity : value);
+export { infinite } from "./loaded";
 
-export function answers(
-  data: Data, texts: Texts, usual: never, asked: Asked[], compile: Compile,
-): unknown[] {
+function compiled(texts: Texts, compile: Compile): (name: string) => Programs {
   const made = new Map<string, Programs>();
-  const programs = (name: string): Programs => {
+  return (name) => {
     if (!made.has(name)) {
       if (!(name in texts)) throw new InputError(`no program for ${name}`);
       const of = Object.entries(texts[name]).map(([key, one]) =>
@@ -25,6 +26,12 @@ export function answers(
     }
     return made.get(name)!;
   };
+}
+
+export function answers(
+  data: Data, texts: Texts, usual: never, asked: Asked[], compile: Compile,
+): unknown[] {
+  const programs = compiled(texts, compile);
   const resolver = new Resolver(new Catalog(data), programs, usual);
   return asked.map((each) => {
     try {
@@ -34,6 +41,33 @@ export function answers(
         structure: structure(found.built), inputs: [...inputs(of, { case: found.case, spread: 1 })],
         facts: found.facts.map((fact) => fact.says),
       };
+    } catch (error) {
+      if (error instanceof InputError) return { error: error.message };
+      throw error;
+    }
+  });
+}
+
+interface Given { data: Data; texts: Texts; profile: Profile }
+
+/** The best plans of jobs, and what the page says of each plan once it is asked for. */
+export function best(given: Given, asked: Asked[], top: number, compile: Compile): unknown[] {
+  const model = new Model(given.data, given.profile, compiled(given.texts, compile));
+  const search = new Search(model);
+  return asked.map(({ columns, settings, system }) => {
+    const start = performance.now(), found = search.best(new Question(columns, settings, system), top);
+    return { ...found, milliseconds: performance.now() - start };
+  });
+}
+
+/** What configurations say: a shape with notes, or why it is not read. */
+export function configs(data: Data, texts: string[]): unknown[] {
+  const reader = new Reader(data.configs, data.kinds);
+  return texts.map((text) => {
+    try {
+      const found = reader.read(text);
+      taken(new Catalog(structuredClone(data)), JSON.stringify(found.shape));
+      return found;
     } catch (error) {
       if (error instanceof InputError) return { error: error.message };
       throw error;

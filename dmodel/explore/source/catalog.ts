@@ -1,5 +1,7 @@
 /** The catalog as data, and names however they are spelled: as dmodel/catalog has them. */
 
+import type { Configs } from "./configs";
+
 export type Table<T> = Record<string, T>;
 export type Value = number | string | boolean | string[] | Rule;
 export interface Rule { rule: string; [argument: string]: number | string }
@@ -7,19 +9,21 @@ export interface Fact {
   set?: Table<Value>; means?: Table<Value>; when?: Table<unknown>;
   source: string; date: string; says?: string;
 }
+/** What a search may propose for a stack. */
+export interface Runs { zero?: number[]; schedules?: string[]; cp?: boolean }
 export interface File {
   id: string; about: string; lineage: string; emits: string; extends: string[];
-  members: string[]; aliases: string[]; fact: Fact[];
+  members: string[]; aliases: string[]; fact: Fact[]; runs: Runs;
 }
 export interface Chip {
-  aliases: string[]; generation: string; system?: string; like?: string;
+  aliases: string[]; generation: string; maker: string; system?: string; like?: string;
   rates: Table<number>; numbers: Table<number>;
 }
 export interface System { aliases: string[]; chip: string; levels: Table<number>[]; names: string[] }
 export type Part = { kind: string } & Table<number | string>;
 export interface Block { layers: number; mixer?: Part; feed?: Part }
 export type Shape = Table<unknown> & { blocks?: Block[]; order?: string; further?: number[] };
-export interface Kind { counted: string[]; fields: Table<number | null> }
+export interface Kind { counted: string[]; split: string[]; copied: string[]; fields: Table<number | null> }
 export interface Data {
   chips: Table<Chip>; systems: Table<System>;
   models: Table<{ aliases: string[]; shape: Shape }>;
@@ -28,7 +32,13 @@ export interface Data {
   neutral: Table<number>; leaves: Table<number>; homes: Table<string>; overridden: string[];
   operands: Table<number>; bytes: string[]; modules: Table<Table<number>>;
   ofParts: string[]; fromModel: string[]; quantities: Table<{ part: string; leaf: string }>;
-  constants: Table<number>; needs: Table<string>;
+  constants: Table<number>; needs: Table<string>; search: Searching; configs: Configs;
+}
+/** What a search over layouts varies, and what facts may ask of a layout. */
+export interface Searching {
+  zero: number[]; recompute: number[]; schedules: string[]; sp: number[]; risk: number;
+  deviations: number; digits: number; plainness: string[]; open: string[]; neutral: string[];
+  asked: string[]; inputs: Table<string[]>; meant: string[];
 }
 
 /** What a question cannot be answered for, in words. */
@@ -86,6 +96,12 @@ export class Catalog {
   known = remembered((kind: Named, name: string) => this.knownAnew(kind, name));
   stack = remembered((name: string) => this.stackAnew(name));
   identify = remembered((name: string) => this.identifyAnew(name));
+
+  /** Takes in a model under a name of its own. */
+  put(name: string, shape: Shape): void {
+    this.data.models[name] = { aliases: [], shape };
+    this.spellings.get("models")!.set(fold(name), name);
+  }
 
   private knownAnew(kind: Named, name: string): string | undefined {
     const of = this.spellings.get(kind)!;
@@ -149,11 +165,29 @@ export class Catalog {
 
   private chain(file: File): Fact[] {
     const inherited = file.extends.flatMap((name) => {
-      const parent = this.data.stacks[name] ??
-        this.data.stacks[this.knownFamily(name.split("/")[0])?.[1] ?? ""];
+      const parent = this.parent(name);
       return parent ? this.chain(parent) : [];
     });
     return [...inherited, ...file.fact];
+  }
+
+  /** What a search may propose for a stack, of its file or what that extends. */
+  runs(name: string): Runs {
+    const seen = (file: File): Runs => {
+      if (Object.keys(file.runs).length) return file.runs;
+      for (const each of file.extends) {
+        const parent = this.parent(each), found = parent ? seen(parent) : {};
+        if (Object.keys(found).length) return found;
+      }
+      return {};
+    };
+    const found = this.knownFamily(name.split("/")[0].trim());
+    return found ? seen(this.data.stacks[found[1]]) : {};
+  }
+
+  private parent(name: string): File | undefined {
+    return this.data.stacks[name] ??
+      this.data.stacks[this.knownFamily(name.split("/")[0])?.[1] ?? ""];
   }
 
   /** Family, variant, release and facts of a stack. */

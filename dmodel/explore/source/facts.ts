@@ -30,6 +30,11 @@ export class Facts {
     return isNumber(first) || isRange(first) ? "number" : "word";
   }
 
+  /** Whether a value of a word is what a condition wants. */
+  test(name: string, wanted: unknown, value: unknown): boolean {
+    return this.holds(wanted, this.kindOf(name, wanted), value);
+  }
+
   private holds(wanted: unknown, kind: string, value: unknown): boolean {
     if (Array.isArray(wanted)) {
       const not = wanted.length > 0 && wanted.every((each) => String(each).startsWith("!"));
@@ -69,7 +74,7 @@ export class Facts {
     const values: Table<Value> = {}, by = new Map<string, Fact>(), held: Fact[] = [];
     for (const fact of facts) {
       const when = Object.entries(fact.when ?? {});
-      if (!when.every(([n, w]) => this.holds(w, this.kindOf(n, w), known[n]))) continue;
+      if (!when.every(([n, w]) => this.test(n, w, known[n]))) continue;
       held.push(fact);
       const open = Object.entries(fact.set ?? {}).filter(([name]) => !given.has(name));
       for (const [name, value] of [...open, ...Object.entries(fact.means ?? {})]) {

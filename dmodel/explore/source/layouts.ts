@@ -32,7 +32,8 @@ interface Stages { fullest: number; last: number; chunks: number[]; head: number
 
 const ENDS = 2;
 
-function held(of: Pipeline): [number, number] {
+/** What stages hold: layers of the fullest one, and of the one with the head. */
+export function held(of: Omit<Pipeline, "head" | "kinds">): [number, number] {
   const { layers, pp, interleave: v, further } = of;
   const each = Math.floor((layers + ENDS) / (pp * v)), over = layers + ENDS - each * pp * v;
   const rounds = Math.floor(over / pp), more = over - rounds * pp;
@@ -41,6 +42,15 @@ function held(of: Pipeline): [number, number] {
   const most = alike ? layers / pp : Math.max(items + Number(more > 0) - 1, between);
   const last = (alike ? layers / pp : items - 1) + further;
   return [Math.max(most, last), last];
+}
+
+/** Layers that are over, or missing, for stages that a search offers (dmodel/stages.py). */
+export function shortBy(layers: number, pp: number, interleave: number): number {
+  const chunks = pp * interleave, items = layers + ENDS, over = layers % chunks;
+  const missing = Math.max((chunks - 1) * Math.ceil(items / chunks) + 1 - items, 0);
+  const last = held({ layers, pp, interleave, further: 0 })[1];
+  const apart = Math.min(over, missing + Math.max(1 - last, 0));
+  return (layers % pp === 0 ? over : apart) + Math.max(pp - layers, 0);
 }
 
 function chunkLayers(layers: number, pp: number, interleave: number): number[] {

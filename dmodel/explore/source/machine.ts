@@ -4,6 +4,7 @@ import { type Catalog, InputError, type Table } from "./catalog";
 import type { Cluster } from "./programs";
 import type { Question } from "./resolve";
 
+const LEVELS = 2;
 const LARGEST_HOST = 16, TORUS_HOST = 8;
 const NUMBERS = ["size", "bytes_per_s", "latency_s", "torus_axes", "in_network_reduction"];
 
@@ -17,6 +18,8 @@ export function chipOf(catalog: Catalog, name: string, precision: string): Table
 
 function networkOf(catalog: Catalog, main: string): Table<number[]> {
   const { levels } = catalog.data.systems[main];
+  if (levels.length !== LEVELS)
+    throw new InputError(`${main}: networks of ${levels.length} levels are not on this page; ask \`dmodel predict\``);
   return Object.fromEntries(NUMBERS.map((name) => [name, levels.map((level) => level[name])]));
 }
 

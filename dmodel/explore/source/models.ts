@@ -167,3 +167,15 @@ export function columnsOf(of: Built, names: string[]): Sizes {
   found.d_ff = routed ? routed.d_ff : most("d_ff");
   return found;
 }
+
+/** Width of one routed expert, else of the MLP, else 1; of several the mean. */
+export function ffWidth(of: Built): number {
+  const each = weights(of);
+  const mean = (chosen: [number, number][], otherwise: number) => {
+    const whole = chosen.reduce((sum, [weight]) => sum + weight, 0);
+    return whole > 0 ? chosen.reduce((sum, [w, x]) => sum + w * x, 0) / whole : otherwise;
+  };
+  const those = (routed: boolean) => parts(of).flatMap((part, i) =>
+    ("d_ff" in part && "n_experts" in part === routed ? [[each[i], part.d_ff] as [number, number]] : []));
+  return mean(those(true), mean(those(false), 1));
+}

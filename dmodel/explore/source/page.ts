@@ -1,242 +1,338 @@
-/** The page: controls, the answer, and its pictures. */
+/** The page: controls, the answer, the search, and the link. */
 
-import { type Answer, elasticities, Model } from "./answer";
-import { type Data, InputError, type Table } from "./catalog";
-import { bars, curve, element, type Row } from "./draw";
+import { type Answer, Model } from "./answer";
+import { InputError, type Table } from "./catalog";
+import { chart } from "./chart";
+import { Reader, taken } from "./configs";
+import { command, designing } from "./command";
+import { Doubt, type Ends } from "./doubt";
+import { curve, element } from "./draw";
+import { type Given, infinite, knownOf, load, Missing, programsOf, publishedOf } from "./loaded";
+import { frontier } from "./limits";
 import { chipOf } from "./machine";
-import type { Profile } from "./profile";
-import type { Program, Programs } from "./programs";
-import { asked, FACTORS, FIRST, fromHash, NUMBERS, PRESETS, type State, TEXTS, toHash, wrong } from "./state";
+import { structure } from "./models";
+import { again, measuredTime, type Neighbour, neighbours, type Published } from "./published";
+import { Question } from "./resolve";
+import type { Found, Result } from "./search";
+import { memories, near, plans, type Shown, slopes, summary, times } from "./show";
+import {
+  asked, type Both, CONTROLS, FACTORS, FIRST, fromHash, layoutOf, PRESETS, type State, toHash,
+  withoutLayout, wrong,
+} from "./state";
+import { type Searching, searching } from "./worker";
+import { short } from "./words";
 
-type Texts = Table<Omit<Program, "run">>;
-interface Given { data: Data; profile: Profile; programs: Table<Texts>; packed: Table<string>; id: string }
-declare global { interface Window { dmodelPrograms: Table<Table<Program["run"]>>; dmodelAnswer: unknown } }
+declare global { var dmodelAnswer: unknown; var dmodelSearch: unknown }
 
 const read = (id: string) => document.getElementById(id)!;
-const infinite = (_: string, value: unknown) => (value === "inf" ? Infinity : value);
-const given: Given = JSON.parse(read("given").textContent!, infinite);
-window.dmodelPrograms = {};
+const field = (id: string) => read(id) as HTMLInputElement;
+const NEAREST = 5, TOP = 10, PREPARED = ["step_time_s"];
 
-async function unpacked(text: string): Promise<string> {
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).text();
-}
+class Page {
+  private readonly given: Given = JSON.parse(read("given").textContent!, infinite);
+  private readonly model = new Model(this.given.data, this.given.profile, programsOf(this.given.programs));
+  private readonly unit = (of: State) => this.machineNumber(of);
+  private state: State = { ...FIRST };
+  private pinned: State | null = null;
+  private published: Published | null = null;
+  private doubt: Doubt | null = null;
+  private drawn = 0;
+  private search: Searching | null = null;
+  private readonly filled = new Map<string, string>();
+  private nearest: [string, Neighbour[]] = ["", []];
 
-/** Loads the programs of a structure as a script of its own: the page allows no evaluation. */
-async function load(name: string): Promise<void> {
-  if (name in window.dmodelPrograms || !(name in given.packed)) return;
-  const url = URL.createObjectURL(new Blob([await unpacked(given.packed[name])], { type: "text/javascript" }));
-  await new Promise<void>((done, failed) => {
-    const script = document.createElement("script");
-    script.src = url;
-    script.onload = () => done();
-    script.onerror = () => failed(new Error(`programs of ${name} do not load`));
-    document.head.append(script);
-  });
-  URL.revokeObjectURL(url);
-}
-
-class Missing extends Error {}
-
-const made = new Map<string, Programs>();
-const programs = (name: string): Programs => {
-  if (!(name in given.programs))
-    throw new InputError("models with these kinds of layers are not on this page; ask `dmodel predict`");
-  if (!(name in window.dmodelPrograms)) throw new Missing(name);
-  if (!made.has(name)) {
-    const run = window.dmodelPrograms[name];
-    const pairs = Object.entries(given.programs[name]).map(([key, one]) => [key, { ...one, run: run[key] }]);
-    made.set(name, Object.fromEntries(pairs) as Programs);
+  start(): void {
+    globalThis.dmodelPrograms = {};
+    this.fillLists();
+    this.listen();
+    window.addEventListener("hashchange", () => this.restore());
+    this.restore();
+    void this.later();
   }
-  return made.get(name)!;
-};
 
-const model = new Model(given.data, given.profile, programs);
-let state: State = { ...FIRST };
+  /** What is not needed for a first answer. */
+  private async later(): Promise<void> {
+    const [published, known] = await Promise.all([publishedOf(this.given), knownOf(this.given)]);
+    this.published = published;
+    this.doubt = known && new Doubt(this.model.catalog, this.given.profile, known);
+    await this.update();
+  }
 
-const short = (value: number, digits = 3) => Number(value.toPrecision(digits)).toLocaleString("en");
-const GIB = 2 ** 30, DAY = 86400;
+  private machineNumber(of: State): (name: string) => number {
+    const { data } = this.given, { catalog } = this.model;
+    return (name) => {
+      const { part, leaf } = data.quantities[name];
+      if (part === "chip") return chipOf(catalog, of.accelerator, of.precision || "bf16")[leaf];
+      const chip = data.chips[catalog.resolved("chips", of.accelerator)];
+      const { levels } = data.systems[of.system ? catalog.resolved("systems", of.system) : chip.system!];
+      return levels[part === "intra" ? 0 : 1][leaf];
+    };
+  }
 
-function machineNumber(of: State): (name: string) => number {
-  return (name) => {
-    const { part, leaf } = given.data.quantities[name];
-    if (part === "chip") return chipOf(model.catalog, of.accelerator, of.precision || "bf16")[leaf];
-    const chip = given.data.chips[model.catalog.resolved("chips", of.accelerator)];
-    const levels = given.data.systems[chip.system!].levels;
-    return levels[part === "intra" ? 0 : 1][leaf];
-  };
-}
+  private answered(of: State, withSlopes = false): Answer {
+    const problem = wrong(of);
+    if (problem) throw new InputError(problem);
+    const { columns, settings, system } = asked(of, this.machineNumber(of));
+    return this.model.answer(new Question(columns, settings, system), withSlopes);
+  }
 
-function answered(of: State, slopes: boolean): Answer {
-  const problem = wrong(of);
-  if (problem) throw new InputError(problem);
-  const { columns, settings } = asked(of, machineNumber(of));
-  return model.answer(columns, settings, slopes);
-}
+  private shown(of: State, withSlopes: boolean): Shown {
+    const found = this.answered(of, withSlopes);
+    const { values } = found, tokens = found.case.plan.global_batch * (found.case.model.seq_len as unknown as number);
+    const measured = this.state.measured ? measuredTime(
+      Number(this.state.measured), this.state.unit ?? "", tokens, Number(of.n_accel),
+      values["outputs.step_time_s"], values["outputs.mfu"]) : null;
+    return { found, ends: this.ends(found, of), tokens: Number(this.state.tokens || 0), measured };
+  }
 
-const WORDS: Table<string> = {
-  step_time_s: "Step time", n_accel: "devices", global_batch: "global batch", seq_len: "sequence length",
-  peak: "peak rate", "bandwidth.memory": "memory bandwidth", "bandwidth.intra": "inner bandwidth",
-  "bandwidth.inter": "outer bandwidth",
-};
-const plain = (name: string) => WORDS[name] ?? name.replace(/_bytes$/, "").replace(/_/g, " ");
-/** A size by its path, without the records around it. */
-const sizeName = (path: string) =>
-  path.replace(/^(cluster\.(chip|network)|plan\.(layout|precision|software)|plan|model|coefficients)\./, "")
-    .replace(/^(mixers|feeds)\.(\d+)\.(.*)/, (_, side, i, name) =>
-      `${name}${i === "0" ? "" : ` (${side === "mixers" ? "mixer" : "feed"} ${Number(i) + 1})`}`)
-    .replace(/\.(\d+)$/, (_, i) => ` of level ${Number(i) + 1}`).replace(/_/g, " ");
-const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+  private ends(found: Answer, of: State): Table<Ends> | null {
+    if (!this.doubt) return null;
+    const program = this.model.programsOf(found.structure).evaluated;
+    const { case: whole, spread, built } = found;
+    return this.doubt.ends(
+      { case: whole, spread, built, accelerator: of.accelerator, stack: of.stack }, program, PREPARED);
+  }
 
-function rowsOf(found: Answer, group: string, text: (value: number) => string): Row[] {
-  const rows = Object.entries(found.values).filter(([name]) => name.startsWith(`${group}.`))
-    .map(([name, value]) => ({ name: plain(name.slice(group.length + 1)), value, text: text(value) }));
-  const most = Math.max(...rows.map((row) => row.value));
-  return rows.filter((row) => row.value > 1e-4 * most).sort((a, b) => b.value - a.value);
-}
+  private near(found: Answer): Neighbour[] {
+    if (!this.published) return [];
+    const { columns } = found.question, layout = found.case.plan.layout as Table<number>;
+    const { model } = found.case;
+    const run = {
+      ...columns, ...layout, n_layers: model.n_layers as unknown as number,
+      d_model: model.d_model as unknown as number, seq_len: model.seq_len as unknown as number,
+      recompute: again(layout),
+    };
+    const key = JSON.stringify(run);
+    if (this.nearest[0] !== key)
+      this.nearest = [key, neighbours(this.published, this.model.catalog, run, NEAREST)];
+    return this.nearest[1];
+  }
 
-function summary(found: Answer): [string, string][] {
-  const of = (name: string) => found.values[`outputs.${name}`];
-  const rate = of("tokens_per_s"), tokens = Number(state.tokens || 0), device = found.case.cluster.chip.hbm_bytes;
-  const spill = -of("headroom_bytes");
-  const fits = spill <= 0 ? `fits ${short(device / GIB)} GiB` : `does not fit ${short(device / GIB)} GiB`;
-  const rows: [string, string][] = [
-    ["Step time", `${short(of("step_time_s"), 4)} s`],
-    ["Tokens per second", `${short(rate)} (${short(of("tokens_per_s_per_device"))} a device)`],
-    ["MFU", `${(100 * of("mfu")).toFixed(1)} % of ${short(found.case.cluster.chip.flops_per_s / 1e12)} TFLOP/s`],
-    ["Memory of a device", `${short(of("memory_bytes") / GIB)} GiB; ${fits}`],
-    ["Risk that memory is not enough", `${(100 * found.values.oom_probability).toFixed(1)} %`],
-    ["Power of a device", `${short(of("device_watts"))} W`],
-  ];
-  if (tokens)
-    rows.push([`${compact.format(tokens)} tokens`, `${short(tokens / rate / DAY)} days, ` +
-      `$${compact.format(tokens * of("dollars_per_token"))} of rent`]);
-  if (found.recompute) rows.push(["Recomputation, the least that fits", found.recompute]);
-  return rows;
-}
+  /** Fills a part of the page where what it says has changed. */
+  private once(id: string, key: string, parts: () => Node[]): void {
+    if (this.filled.get(id) === key) return;
+    this.filled.set(id, key);
+    read(id).replaceChildren(...parts());
+  }
 
-const SLOPES: Table<string> = {
-  "bandwidth.memory": "step_time_s.cluster.chip.hbm_bytes_per_s",
-  "bandwidth.intra": "step_time_s.cluster.network.bytes_per_s.0",
-  "bandwidth.inter": "step_time_s.cluster.network.bytes_per_s.1",
-};
+  private show(now: Shown, kept: Shown | null): void {
+    const { side } = this.given.profile.intervals ?? { side: 0 };
+    read("summary").replaceChildren(...summary(now, kept, side));
+    read("time").replaceChildren(...times(now, kept));
+    read("memory").replaceChildren(...memories(now, kept));
+    read("slopes").replaceChildren(slopes(now));
+    const close = this.near(now.found), range = now.ends?.step_time_s;
+    const beside = { ends: range ? [range.low, range.high] as [number, number] : null, measured: now.measured, near: close };
+    const pinned = kept && this.pinned ? { state: this.pinned, found: kept.found } : null;
+    const [drawn, said] = chart(this.state, now.found, pinned, beside, this.model, (of) => this.answered(of), this.unit);
+    read("curve").replaceChildren(curve(drawn));
+    read("legend").textContent = said;
+    this.once("near", this.published ? this.nearest[0] : "", () => near(close));
+    this.showOpened(now);
+    const facts = now.found.facts.map((fact) => `${fact.says} (${fact.source}, ${fact.date})`);
+    this.once("facts", facts.join("\n"), () => facts.map((text) => element("li", text)));
+  }
 
-function overAxis(found: Answer): void {
-  const axis = (read("axis") as HTMLSelectElement).value, factor = FACTORS.includes(axis);
-  const here = Number(state[axis] || 1), points: [number, number][] = [];
-  const unit = factor ? machineNumber(state)(axis) : 1;
-  for (let k = -12; k <= 12; k++) {
-    const value = factor ? here * 2 ** (k / 6) : here * 2 ** (k / 4);
-    if (!factor && (value < 1 || !Number.isInteger(value))) continue;
+  /** What is drawn only while it is open. */
+  private showOpened(now: Shown): void {
+    const isOpen = (id: string) => (read(id) as HTMLDetailsElement).open, { state } = this;
+    if (isOpen("limits"))
+      read("frontier").replaceChildren(...frontier(this.given.limits, this.model.catalog, now.found,
+        state.accelerator, now.tokens, Number(field("width").value)));
+    if (!isOpen("shell")) return;
+    const { name } = this.given.profile, lines = [command(state, name, this.machineNumber(state))];
+    const stack = this.model.catalog.knownFamily(state.stack.split("/")[0]);
+    lines.push("", "# launch settings of the best layout", designing(this.given.data, state, name, stack ? stack[1] : ""));
+    read("command").textContent = lines.join("\n");
+  }
+
+  private async copy(): Promise<void> {
+    const text = read("command").textContent!;
     try {
-      points.push([value, factor
-        ? model.withBandwidth(found, axis, value * unit)
-        : answered({ ...state, [axis]: String(value) }, false).values["outputs.step_time_s"]]);
-    } catch (error) {
-      if (!(error instanceof InputError)) throw error;
+      await navigator.clipboard.writeText(text);
+      read("copied").textContent = "Copied.";
+    } catch {
+      getSelection()?.selectAllChildren(read("command"));
+      read("copied").textContent = "Selected: copy it with the keyboard.";
     }
   }
-  const now = found.values["outputs.step_time_s"], path = SLOPES[axis];
-  const slope = path ? found.values[path] * unit * here : null;
-  const x = plain(axis) + (factor ? " (times the machine's)" : "");
-  const chart = curve({ points, here: [here, now], slope, x, y: "Step time [s]" });
-  read("curve").replaceChildren(chart);
-}
 
-function show(found: Answer): void {
-  const list = read("summary");
-  list.replaceChildren(...summary(found).flatMap(([name, text]) => [element("dt", name), element("dd", text)]));
-  const time = found.values["outputs.step_time_s"];
-  const times = rowsOf(found, "time", (x) => `${short(x)} s, ${((100 * x) / time).toFixed(1)} %`);
-  read("time").replaceChildren(bars(times, times[0].value, "Step time by cause"));
-  const memory = rowsOf(found, "memory", (x) => `${short(x / GIB)} GiB`);
-  read("memory").replaceChildren(bars(memory, memory[0].value, "Memory by purpose"));
-  const slopes = elasticities(found, "step_time_s").slice(0, 14)
-    .map(([name, value]) => ({ name: sizeName(name), value, text: `${value > 0 ? "+" : "−"}${Math.abs(value).toFixed(3)} %` }));
-  const most = Math.max(...slopes.map((row) => Math.abs(row.value)));
-  read("slopes").replaceChildren(bars(slopes, most, "Step time for 1 % more of each size"));
-  overAxis(found);
-  read("facts").replaceChildren(...found.facts.map((fact) =>
-    element("li", `${fact.says} (${fact.source}, ${fact.date})`)));
-}
+  private fail(text: string): void {
+    read("error").textContent = text;
+    read("answer").classList.add("stale");
+    globalThis.dmodelAnswer = { error: text };
+  }
 
-let drawn = 0;
-async function update(): Promise<void> {
-  const turn = ++drawn, start = performance.now();
-  history.replaceState(null, "", `#${toHash(state, given.id)}`);
-  for (;;) {
-    try {
-      const found = answered(state, true);
-      if (turn !== drawn) return;
-      read("error").textContent = "";
-      read("answer").classList.remove("stale");
-      show(found);
-      window.dmodelAnswer = { ...found, milliseconds: performance.now() - start };
-      return;
-    } catch (error) {
-      if (error instanceof Missing) {
-        await load(error.message);
-        continue;
+  private async update(): Promise<void> {
+    const turn = ++this.drawn, start = performance.now();
+    const both: Both = { state: this.state, pinned: this.pinned };
+    history.replaceState(null, "", `#${toHash(both, this.given.id)}`);
+    for (;;) {
+      try {
+        const now = this.shown(this.state, true), kept = this.pinned && this.shown(this.pinned, false);
+        if (turn !== this.drawn) return;
+        read("error").textContent = "";
+        read("answer").classList.remove("stale");
+        this.show(now, kept);
+        const { values, case: whole } = now.found;
+        globalThis.dmodelAnswer = {
+          values, case: whole, ends: now.ends, measured: now.measured, near: this.nearest[1],
+          kept: kept && kept.found.values, milliseconds: performance.now() - start,
+        };
+        return;
+      } catch (error) {
+        if (error instanceof Missing) {
+          await load(this.given, error.message);
+          continue;
+        }
+        if (!(error instanceof InputError)) throw error;
+        if (turn === this.drawn) this.fail(error.message);
+        return;
       }
-      if (!(error instanceof InputError)) throw error;
-      read("error").textContent = error.message;
-      read("answer").classList.add("stale");
-      window.dmodelAnswer = { error: error.message };
-      return;
     }
   }
-}
 
-function fill(): void {
-  for (const key of [...TEXTS, ...NUMBERS, "tokens"]) (read(key) as HTMLInputElement).value = state[key] ?? "";
-  for (const key of FACTORS) {
-    (read(key) as HTMLInputElement).value = String(Math.log2(Number(state[key] || 1)));
-    read(`${key}-text`).textContent = `${short(Number(state[key] || 1))} ×`;
+  private fill(): void {
+    for (const key of CONTROLS) field(key).value = this.state[key] ?? "";
+    for (const key of FACTORS) {
+      field(key).value = String(Math.log2(Number(this.state[key] || 1)));
+      read(`${key}-text`).textContent = `${short(Number(this.state[key] || 1))} ×`;
+    }
+    field("unpin").hidden = this.pinned === null;
+  }
+
+  private fillLists(): void {
+    const options = (id: string, names: string[]) =>
+      read(id).replaceChildren(...names.map((name) => Object.assign(document.createElement("option"), { value: name })));
+    const { models, chips, stacks } = this.given.data;
+    options("models", Object.keys(models));
+    options("chips", Object.keys(chips));
+    const small = Object.entries(this.given.data.systems).filter(([, of]) => of.levels.length === 2);
+    options("systems", small.map(([name]) => name));
+    options("stacks", Object.values(stacks).filter((f) => !f.id.startsWith("_"))
+      .flatMap((f) => [f.id, ...f.members.filter((m) => !m.endsWith("*"))]));
+    for (const [name, preset] of Object.entries(PRESETS)) {
+      const button = element("button", name) as HTMLButtonElement;
+      button.type = "button";
+      button.addEventListener("click", () => this.set({ ...preset }, this.pinned));
+      read("presets").append(button);
+    }
+  }
+
+  private listen(): void {
+    for (const key of CONTROLS)
+      read(key).addEventListener("input", () => {
+        this.state[key] = field(key).value;
+        if (key === "model") delete this.state.own;
+        void this.update();
+      });
+    for (const key of FACTORS)
+      read(key).addEventListener("input", () => {
+        const factor = 2 ** Number(field(key).value);
+        this.state[key] = factor === 1 ? "" : String(factor);
+        read(`${key}-text`).textContent = `${short(factor)} ×`;
+        void this.update();
+      });
+    const press = (id: string, act: () => void) => read(id).addEventListener("click", act);
+    press("reset", () => this.set({ ...FIRST }, null));
+    press("pin", () => this.set(this.state, { ...this.state }));
+    press("unpin", () => this.set(this.state, null));
+    press("copy", () => void this.copy());
+    for (const [id, event] of [["limits", "toggle"], ["shell", "toggle"], ["width", "input"]])
+      read(id).addEventListener(event, () => void this.update());
+    press("take", () => this.take());
+    press("search", () => void this.find());
+    press("stop", () => this.stop("Stopped."));
+  }
+
+  private set(next: State, pinned: State | null): void {
+    this.state = next;
+    this.pinned = pinned;
+    this.fill();
+    void this.update();
+  }
+
+  /** Takes the model of the pasted configuration. */
+  private take(): void {
+    const said = read("taken"), { configs, kinds } = this.given.data;
+    try {
+      const { shape, notes } = new Reader(configs, kinds).read(field("config").value);
+      const own = JSON.stringify(shape), model = taken(this.model.catalog, own);
+      this.set({ ...this.state, own, model, seq_len: this.state.seq_len || String(shape.seq_len) }, this.pinned);
+      said.textContent = ["Read.", ...notes].join(" ");
+    } catch (error) {
+      if (!(error instanceof InputError)) throw error;
+      said.textContent = error.message;
+    }
+  }
+
+  private restore(): void {
+    const found = fromHash(location.hash, this.given.id);
+    read("notice").textContent = found ? found[1] : "";
+    try {
+      for (const of of found ? [found[0].state, found[0].pinned] : [])
+        if (of?.own) of.model = taken(this.model.catalog, of.own);
+    } catch (error) {
+      if (!(error instanceof InputError)) throw error;
+      read("notice").textContent = error.message;
+    }
+    if (found) this.set(found[0].state, found[0].pinned);
+    else this.set({ ...FIRST }, null);
+  }
+
+  private stop(text: string): void {
+    this.search?.stop();
+    this.search = null;
+    field("stop").hidden = field("progress").hidden = true;
+    read("searched").textContent = text;
+  }
+
+  /** Looks for the best layouts of the job, in a worker. */
+  private async find(): Promise<void> {
+    this.stop("Searching …");
+    const job = withoutLayout(this.state), bar = read("progress") as HTMLProgressElement;
+    try {
+      const problem = wrong(job);
+      if (problem) throw new InputError(problem);
+      const words = asked(job, this.machineNumber(job)), kinds = this.kindsOf(words);
+      field("stop").hidden = bar.hidden = false;
+      bar.removeAttribute("value");
+      const script = read("script").textContent!;
+      this.search = await searching(this.given, script, kinds, { ...words, top: TOP }, (reply) => {
+        if ("done" in reply) {
+          bar.max = reply.total;
+          bar.value = reply.done;
+          read("searched").textContent = `${reply.done.toLocaleString("en")} of ${reply.total.toLocaleString("en")} layouts …`;
+        } else if ("error" in reply) this.stop(reply.error);
+        else this.searched(reply.result, reply.milliseconds);
+      });
+    } catch (error) {
+      if (!(error instanceof InputError)) throw error;
+      this.stop(error.message);
+    }
+  }
+
+  /** The structure of a job's model. */
+  private kindsOf({ columns }: ReturnType<typeof asked>): string {
+    return structure(this.model.resolver.builtOf(String(columns.model)));
+  }
+
+  private searched(result: Result, milliseconds: number): void {
+    const { considered, feasible, share, left } = result;
+    const risk = this.given.data.search.risk;
+    const text = [`${considered.toLocaleString("en")} layouts in ${short(milliseconds / 1000, 2)} s; ` +
+      `${feasible.toLocaleString("en")} need at most ${(100 * share).toFixed(0)} % of a device's memory ` +
+      `(a risk of ${100 * risk} % that it is not enough).`];
+    if (left.length)
+      text.push(`This stack's pipelines run as ${left.join(", ")}, which this page does not know: layouts ` +
+        "without a pipeline only; `dmodel design` has all.");
+    this.stop(text.join(" "));
+    read("best").replaceChildren(plans(result, (found: Found) => this.set({ ...this.state, ...layoutOf(found) }, this.pinned)));
+    globalThis.dmodelSearch = { ...result, milliseconds };
   }
 }
 
-function start(): void {
-  const options = (id: string, names: string[]) =>
-    read(id).replaceChildren(...names.map((name) => Object.assign(document.createElement("option"), { value: name })));
-  options("models", Object.keys(given.data.models));
-  options("chips", Object.keys(given.data.chips));
-  options("stacks", Object.values(given.data.stacks).filter((f) => !f.id.startsWith("_"))
-    .flatMap((f) => [f.id, ...f.members.filter((m) => !m.endsWith("*"))]));
-  for (const key of [...TEXTS, ...NUMBERS, "tokens"])
-    read(key).addEventListener("input", (event) => {
-      state[key] = (event.target as HTMLInputElement).value;
-      void update();
-    });
-  for (const key of FACTORS)
-    read(key).addEventListener("input", (event) => {
-      const factor = 2 ** Number((event.target as HTMLInputElement).value);
-      state[key] = factor === 1 ? "" : String(factor);
-      read(`${key}-text`).textContent = `${short(factor)} ×`;
-      void update();
-    });
-  read("axis").addEventListener("change", () => void update());
-  for (const [name, preset] of Object.entries(PRESETS)) {
-    const button = element("button", name) as HTMLButtonElement;
-    button.type = "button";
-    button.addEventListener("click", () => set({ ...preset }));
-    read("presets").append(button);
-  }
-  read("reset").addEventListener("click", () => set({ ...FIRST }));
-  window.addEventListener("hashchange", restore);
-  restore();
+/** Runs the page. */
+export function begin(): void {
+  new Page().start();
 }
-
-function set(next: State): void {
-  state = next;
-  fill();
-  void update();
-}
-
-function restore(): void {
-  const found = fromHash(location.hash, given.id);
-  read("notice").textContent = found ? found[1] : "";
-  set(found ? found[0] : { ...FIRST });
-}
-
-start();

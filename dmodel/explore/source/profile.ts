@@ -2,11 +2,20 @@
 
 import type { Catalog, Table } from "./catalog";
 
+export interface Fitted { footprint: Table<number>; spread: number }
 export interface Profile {
   name: string; shares: boolean[]; names: string[]; center: number[];
   offsets: Table<Table<number[]>>;
-  footprints: Table<{ footprint: Table<number>; spread: number }>;
-  least: { footprint: Table<number>; spread: number };
+  footprints: Table<Fitted>; least: Fitted; variants: number;
+}
+
+/** What a stack holds in memory; of a variant that nobody has measured, that of its family. */
+export function footprintOf(profile: Profile, family: string, variant: string): Fitted {
+  const own = profile.footprints[variant ? `${family}/${variant}` : family];
+  if (own) return own;
+  const alike = profile.footprints[`${family}/*`];
+  if (!alike) return profile.least;
+  return { ...alike, spread: Math.hypot(alike.spread, profile.variants) };
 }
 
 function lineage(catalog: Catalog, family: string): string {

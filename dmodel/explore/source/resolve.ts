@@ -45,17 +45,18 @@ export class Question {
   }
 }
 
-interface Degrees {
+export interface Degrees {
   dp: number; tp: number; pp: number; cp: number; ep: number; micro_batch: number | null;
 }
 
-export interface Resolved { case: Case; built: Built; facts: Fact[]; open: boolean }
+/** `question`: as it was resolved, its shape and what its stack means filled in. */
+export interface Resolved { case: Case; built: Built; facts: Fact[]; open: boolean; question: Question }
 
 const divides = (a: number, b: number) => b % a === 0;
 
 export class Resolver {
   private readonly models: Models;
-  private readonly facts: Facts;
+  readonly facts: Facts;
 
   constructor(
     readonly catalog: Catalog, private readonly programs: (structure: string) => Programs,
@@ -75,6 +76,13 @@ export class Resolver {
     return shortened(this.models.of(this.catalog.data.models[id].shape), this.catalog.cut(name)[1]);
   }
 
+  /** The catalog's model of a name. */
+  builtOf(name: string): Built {
+    const found = this.catalogModel(name);
+    if (found === null) throw new InputError(`unknown model '${name}'`);
+    return found;
+  }
+
   private resolving(built: Built, plan: unknown, redo: Again | null = null): Table<number> {
     const names = this.programs(structure(built)).resolving;
     const nothing = new Proxy({}, { get: () => 0 });
@@ -91,7 +99,7 @@ export class Resolver {
     return columnsOf(built, this.catalog.data.fromModel);
   }
 
-  private completed(question: Question): Question {
+  completed(question: Question): Question {
     const { fromModel, constants } = this.catalog.data;
     const open = (name: string) => !(name in question.columns);
     if (!SIZES.some(open)) return question;
@@ -112,7 +120,7 @@ export class Resolver {
     return question.having(Object.fromEntries(filled));
   }
 
-  private degrees(question: Question): Degrees {
+  degrees(question: Question): Degrees {
     const devices = question.need("n_accel");
     const given: Table<number | null> = {};
     for (const name of ["dp", "tp", "pp", "cp", "ep"]) given[name] = question.number(name);
@@ -136,7 +144,7 @@ export class Resolver {
     return String(question.settings.tuning || this.catalog.identify(question.text("model"))[1]);
   }
 
-  private words(question: Question, at: Degrees, chip: string): Words {
+  words(question: Question, at: Degrees, chip: string): Words {
     const stack = this.catalog.stack(question.text("stack")), layerCount = question.need("n_layers");
     const zero = question.number("zero_stage");
     return {
@@ -156,13 +164,13 @@ export class Resolver {
     };
   }
 
-  private applied(question: Question, facts: Fact[], words: Words) {
+  applied(question: Question, facts: Fact[], words: Words) {
     const given = new Set([...Object.keys(question.settings), ...Object.keys(question.columns)]);
     if ("zero_stage" in question.columns) given.add("zero");
     return this.facts.apply(facts, words, given);
   }
 
-  private evaluated(values: Table<Value>, words: Words): Table<Value> {
+  evaluated(values: Table<Value>, words: Words): Table<Value> {
     const plain = this.plain(values), found = { ...plain };
     const asked = { ...this.catalog.data.leaves, ...words, ...plain };
     for (const [name, each] of Object.entries(values)) {
@@ -173,7 +181,7 @@ export class Resolver {
     return found;
   }
 
-  private plain(values: Table<Value>): Table<Value> {
+  plain(values: Table<Value>): Table<Value> {
     return Object.fromEntries(Object.entries(values).filter(([, each]) => !isRule(each)));
   }
 
@@ -327,7 +335,7 @@ export class Resolver {
     return stages(String(values.stages ?? "counted"), of, written);
   }
 
-  private kinds(built: Built, whole: number) {
+  kinds(built: Built, whole: number) {
     const { pairs, order, model } = built;
     if (pairs.length === 1 || order.length !== Math.round(whole)) return null;
     const { neutral, homes } = this.catalog.data;
@@ -350,8 +358,9 @@ export class Resolver {
     if (wrong.length) throw new InputError(wrong.join("; "));
   }
 
-  /** Records of a question. Throws InputError where it has no answer. */
-  resolve(asked: Question): Resolved {
+  /** Records of a question; `never`: nothing is recomputed unless said. Throws InputError where it
+   * has no answer. */
+  resolve(asked: Question, never = false): Resolved {
     let question = this.completed(asked);
     this.check(question);
     const at = this.degrees(question), { data } = this.catalog;
@@ -386,9 +395,9 @@ export class Resolver {
     const cluster = machine(this.catalog, question, soft.values);
     const built = this.settled(question, raw);
     const open = isOpen(question, soft.values, said);
-    this.redone(leaves, redo, built, cluster, open);
+    this.redone(leaves, redo, built, cluster, open && !never);
     const facts = soft.facts.filter((fact) => this.matters(fact, raw));
-    return { ...this.overridden(question, leaves, built, cluster), facts, open };
+    return { ...this.overridden(question, leaves, built, cluster), facts, open, question };
   }
 
   /** Not where a fact is about parts that a model lacks. */
