@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dmodel import uncertainty
 from dmodel.diagnose.causes import Beliefs, Cause, beliefs
-from dmodel.diagnose.measured import Measured, step_seconds
+from dmodel.diagnose.measured import ELSEWHERE, Measured, in_seconds, step_seconds
 from dmodel.diagnose.posterior import NOTHING, Posterior, Table, posterior, table
 from dmodel.diagnose.responses import LEAST_EXPOSED, OBSERVABLES, Responses, responses
 from dmodel.diagnose.subject import Subject
-from dmodel.diagnose.telling import Seen, Told, best_for, is_cause, told
+from dmodel.diagnose.telling import Run, Seen, Told, best_for, densities, is_cause, told
 from dmodel.diagnose.variants import Variants, variants
 
 INSIDE, SLOWER, FASTER = "inside", "slower", "faster"
@@ -108,9 +109,12 @@ def diagnose(run: Subject, measured: Measured, held: Beliefs | None = None) -> D
     cases = variants(run, held.causes)
     found = responses(run, cases)
     of = table(run, cases, found, held, measured.kind)
-    seen = [0, *(OBSERVABLES.index(name) for name in measured.beside)]
-    said = posterior(of, _logs(seconds, measured, found)[None], seen)
-    tests = told(Seen(run, cases, found, of, said, seconds, frozenset(measured.beside)))
+    beside = _beside(run, measured)
+    seen = [0, *(OBSERVABLES.index(name) for name in beside)]
+    ready = Run(run, cases, found, seconds)
+    logs = _logs({"time": seconds, **beside}, found)
+    said = posterior(of, logs[None], seen, densities(ready, of, measured.tests))
+    tests = told(Seen(ready, of, said, frozenset({*beside, *measured.tests})))
     scale = float(np.sqrt(found.cov[0, 0, 0] + run.misfit**2))
     predicted = float(found.time[0])
     low, high = uncertainty.band(predicted, scale, 1.0 - 2.0 * TAIL)
@@ -122,17 +126,24 @@ def diagnose(run: Subject, measured: Measured, held: Beliefs | None = None) -> D
         percentile=float(uncertainty.share_below(np.log(seconds / predicted) / scale)),
         causes=_ranked(held, cases, (of, said), tests, seconds),
         faint={name: float(np.expm1(change)) for name, change in of.faint.items()},
-        parts=_parts(measured, found, of),
+        parts=_parts(beside, found, of),
         test=_recommended(tests, of, said),
         terms=found.terms,
     )
 
 
-def _logs(seconds: float, measured: Measured, found: Responses) -> np.ndarray:
+def _beside(run: Subject, measured: Measured) -> dict[str, float]:
+    """What is known beside the step, by observable, in seconds and bytes."""
+    if measured.elsewhere is None:
+        return measured.beside
+    elsewhere = in_seconds(measured.kind, measured.elsewhere, *run.records)
+    return {**measured.beside, ELSEWHERE: elsewhere}
+
+
+def _logs(known: Mapping[str, float], found: Responses) -> np.ndarray:
     """ln of what is measured, as `Responses.mean` has it."""
     least = {"exposed": LEAST_EXPOSED * float(found.time[0])}
-    beside = [value + least.get(name, 0.0) for name, value in measured.beside.items()]
-    return np.log(np.array([seconds, *beside]))
+    return np.log(np.array([value + least.get(name, 0.0) for name, value in known.items()]))
 
 
 def _ranked(
@@ -208,8 +219,8 @@ def _about(best: Told, k: int) -> dict[str, Any]:
     return {
         "name": test.name,
         "does": test.does,
-        "looks": outcome.looks[k],
-        "unit": outcome.unit,
+        "looks": outcome.of.looks[k],
+        "unit": outcome.of.unit,
         "minutes": test.minutes,
     }
 
@@ -233,17 +244,20 @@ def _recommended(tests: list[Told], of: Table, said: Posterior) -> dict[str, Any
     }
 
 
-def _parts(measured: Measured, found: Responses, of: Table) -> dict[str, dict[str, float]]:
+def _parts(
+    known: Mapping[str, float], found: Responses, of: Table
+) -> dict[str, dict[str, float]]:
     """What is known beside the step against the prediction."""
     predicted = {
         "compute": float(found.seconds[1, 0, 0]),
         "exposed": float(found.seconds[2, 0, 0]),
         "memory": float(found.memory[0]),
+        ELSEWHERE: float(found.time[0]),
     }
     scale = np.sqrt(np.diagonal(of.scaled[0].scale[0]))
-    logs = dict(zip(measured.beside, _logs(1.0, measured, found)[1:], strict=True))
+    logs = dict(zip(known, _logs(known, found), strict=True))
     result = {}
-    for name, value in measured.beside.items():
+    for name, value in known.items():
         at = OBSERVABLES.index(name)
         gap = (logs[name] - of.scaled[0].mean[0, at]) / scale[at]
         share = float(uncertainty.share_below(gap))
