@@ -26,7 +26,8 @@ class Explanation(NamedTuple):
     """One hypothesis after the measurement.
 
     Attributes:
-      name, title: a short name, and a line. probability: after the measurement [1].
+      name, title: a short name, and a line. kind: of cause, or its name where it is none.
+      probability: after the measurement [1].
       seconds: of the step that it explains: what the case with it takes more than without.
       size: how large it is where it is the cause, spread: standard deviation; None of what has no
         size. says: the size in words, "" for none.
@@ -35,6 +36,7 @@ class Explanation(NamedTuple):
 
     name: str
     title: str
+    kind: str
     probability: float
     seconds: float
     size: float | None
@@ -69,6 +71,14 @@ class Diagnosis(NamedTuple):
     terms: dict[str, float]
 
     @property
+    def kinds(self) -> dict[str, float]:
+        """Probability of every kind of cause, most likely first; they add up to 1."""
+        total: dict[str, float] = {}
+        for each in self.causes:
+            total[each.kind] = total.get(each.kind, 0.0) + each.probability
+        return dict(sorted(total.items(), key=lambda pair: -pair[1]))
+
+    @property
     def document(self) -> dict[str, Any]:
         """As plain data."""
         low, high = self.interval
@@ -80,6 +90,7 @@ class Diagnosis(NamedTuple):
             "level": 1.0 - 2.0 * TAIL,
             "percentile": self.percentile,
             "ratio": self.measured_s / self.predicted_s,
+            "kinds": self.kinds,
             "causes": [each._asdict() for each in self.causes],
             "test": self.test,
             "parts": self.parts,
@@ -168,11 +179,13 @@ def _ranked(
             more = float(weights @ one.time) - stated
             size = _size(cause, weights, one.size)
             says = _says(cause, size, cases.labels[one.column[int(weights.argmax())]])
-            found.append(Explanation(name, cause.title, probability, more, *size, says, told_by))
+            head = (name, cause.title, cause.family, probability)
+            found.append(Explanation(*head, more, *size, says, told_by))
         else:
             title = titles.get(name, held.otherwise[1])
             rest = seconds - stated
-            found.append(Explanation(name, title, probability, rest, None, None, "", told_by))
+            head = (name, title, name, probability)
+            found.append(Explanation(*head, rest, None, None, "", told_by))
     return tuple(sorted(found, key=lambda each: -each.probability))
 
 
@@ -244,9 +257,7 @@ def _recommended(tests: list[Told], of: Table, said: Posterior) -> dict[str, Any
     }
 
 
-def _parts(
-    known: Mapping[str, float], found: Responses, of: Table
-) -> dict[str, dict[str, float]]:
+def _parts(known: Mapping[str, float], found: Responses, of: Table) -> dict[str, dict[str, float]]:
     """What is known beside the step against the prediction."""
     predicted = {
         "compute": float(found.seconds[1, 0, 0]),
