@@ -97,12 +97,17 @@ def _choices(asked: Asked, stack: Job, offered: Choices) -> tuple[Choices, list[
     zero, said = _stages(stack, runs.get("zero", offered.zero), offered.zero)
     known = runs.get("schedules", offered.schedules)
     schedules = tuple(s for s in offered.schedules if s in known) or tuple(known)
-    cp = bool(runs.get("cp", True))
-    if schedules != offered.schedules:
+    degrees = tuple(d for d in offered.degrees if d in runs.get("degrees", offered.degrees))
+    uneven = offered.uneven and bool(runs.get("uneven", True))
+    piped = "pp" in degrees
+    if schedules != offered.schedules and piped:
         said.append(Assumption(f"schedules {', '.join(schedules)}: what the stack runs"))
-    if not cp:
-        said.append(Assumption("no context parallelism: the stack has none"))
-    return offered.replace(zero=zero, schedules=schedules, cp=cp), said
+    if lacking := [d for d in offered.degrees if d not in degrees]:
+        said.append(Assumption(f"no {', '.join(lacking)}: the stack has none"))
+    if offered.uneven and piped and not uneven:
+        said.append(Assumption("all stages hold as many layers: the stack lays out no others"))
+    narrowed = {"zero": zero, "schedules": schedules, "degrees": degrees, "uneven": uneven}
+    return offered.replace(**narrowed), said
 
 
 def _stages(

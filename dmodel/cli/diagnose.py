@@ -106,18 +106,19 @@ def _plan(job: Job, degrees: Degrees, texts: list[str] | None) -> tuple[Stated, 
 def _answer(stated: Stated, known: Measured, count: int) -> tuple[Document, Diagnosis]:
     """What is said of a run."""
     from calibration.traces.neighbours import neighbours
+    from dmodel.cli.near import columns_of
     from dmodel.cli.question import plan_document
     from dmodel.diagnose.diagnosis import diagnose
     from dmodel.diagnose.subject import subject
 
     found = diagnose(subject(stated), known)
     records, columns = stated.found, stated.question.columns
-    plan = plan_document(records.plan)
-    near = {**_shape(stated), **columns, **plan, "accelerator": stated.accelerator}
+    plan, devices = plan_document(records.plan), float(records.plan.devices)
+    near = columns_of(columns, records.model, plan, devices, stated.accelerator)
     document: Document = {
         "model": stated.question.text("model"),
         "accelerator": stated.accelerator,
-        "devices": int(float(records.plan.devices)),
+        "devices": int(devices),
         "seq_len": int(float(records.model.seq_len)),
         "stack": stated.stack,
         "profile": stated.profile.name,
@@ -135,14 +136,6 @@ def _measurement(known: Measured) -> Document:
     """What was measured, in SI units; results of tests by name."""
     said = {k: v for k, v in known._asdict().items() if v is not None and k != "tests"}
     return {**said, "tests": {k: v._asdict() for k, v in known.tests.items()}}
-
-
-def _shape(stated: Stated) -> Document:
-    """Sizes that tell runs apart."""
-    model = stated.found.model
-    return {n: float(getattr(model, n)) for n in ("n_layers", "d_model", "seq_len")} | {
-        "n_accel": float(stated.found.plan.devices)
-    }
 
 
 def _utilization(stated: Stated, seconds: float) -> Document:
