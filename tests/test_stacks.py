@@ -20,9 +20,9 @@ from dmodel.catalog.facts import (
     release,
 )
 from dmodel.catalog.stack import (
-    RUNS,
     AFTER,
     EVERY,
+    RUNS,
     consequences,
     files,
     known_family,

@@ -130,7 +130,7 @@ def _splits_heads(model: Model, tp: int) -> bool:
 
 def _experts(space: Space, dp: int, tp: int, cp: int) -> list[tuple[int, int]]:
     """(ep, etp) on the ranks of one stage."""
-    groups = divisors(_n_experts(space)) if "ep" in space.choices.degrees else (1,)
+    groups = divisors(_n_experts(space) if "ep" in space.choices.degrees else 1)
     splits = product(groups, _expert_widths(space, tp))
     return [(ep, etp) for ep, etp in splits if (dp * tp * cp) % (ep * etp) == 0]
 
@@ -177,12 +177,7 @@ def _stages(layers: int, pp: int, uneven: bool) -> tuple[int, list[int]]:
 def _valid_pp(space: Space, pp: int) -> bool:
     """Whether the layers lie on so many stages."""
     has = pp == 1 or "pp" in space.choices.degrees
-    return has and _lie(int(space.model.n_layers), pp, space.choices.uneven)
-
-
-@lru_cache(maxsize=4096)
-def _lie(layers: int, pp: int, uneven: bool) -> bool:
-    return not short_by(layers, pp, 1) and (uneven or layers % pp == 0)
+    return has and 1 in _stages(int(space.model.n_layers), pp, space.choices.uneven)[1]
 
 
 def _sp_taken(space: Space, split: Degrees) -> list[int]:
@@ -335,11 +330,8 @@ def splits(space: Space) -> Splits:
 
 
 def count(space: Space, known: Splits | None = None) -> int:
-    """How many valid plans there are, exactly; none of them is made.
-
-    Args:
-      known: the space's `splits`, where they are made already.
-    """
+    """How many valid plans there are, exactly; none of them is made. known: the space's `splits`,
+    where they are made already."""
     return sum(found.plans for _, found in (splits(space) if known is None else known))
 
 
@@ -365,14 +357,13 @@ def _counts_below(space: Space, limit: int) -> set[int]:
     heads = gcd(*(int(n) for n in counts_of(space.model, "SPLIT"))) or space.n_devices
     counts = {tp for tp in divisors(heads) if _valid_tp(space, tp)}
     for parts in (_stage_counts(space), divisors(space.global_batch), sequence):
-        # one device is always a valid count, so far ones are not the nearest: without them the set
-        # stays small
+        # one device is always a valid count, so that far ones are not the nearest
         counts = {n for n in starmap(mul, product(parts, counts)) if n < limit}
     return counts
 
 
 WHOLE = ("n_heads", "n_kv_heads", "n_experts")
-"""Sizes of parts that degrees divide, and that are whole numbers."""
+"""Whole numbers of parts that degrees divide."""
 
 
 def _n_experts(space: Space) -> int:

@@ -118,24 +118,28 @@ def measured(texts: Sequence[str], option: str = "--measured") -> Measured:
       InputError: none of the step, or two; an unknown kind or unit; of other machines another kind
         of figure than of these.
     """
+    text, beside = _apart(texts, option)
+    kind, value = _step(text, option)
+    known: dict[str, Any] = {}
+    for each in beside:
+        name, _, said = map(str.strip, each.partition("="))
+        if name in known:
+            raise InputError(f"{option}: {name} is given twice; give it once")
+        known[name] = _known(name, said, kind, f"{option} {each!r}")
+    done = {name: x for name, x in known.items() if isinstance(x, Result)}
+    rest = {name: x for name, x in known.items() if name not in done}
+    return Measured(kind, value, **rest, text=text, tests=MappingProxyType(done))
+
+
+def _apart(texts: Sequence[str], option: str) -> tuple[str, list[str]]:
+    """The figure of the step, and the others."""
     steps = [text for text in texts if "=" not in text or text.strip().startswith("step=")]
     if len(steps) != 1:
         raise InputError(
             f"{option}: expected one figure of the step, such as 5.2s, 6785tok/s/gpu or 41%mfu; "
             f"got {len(steps)}{': ' + ', '.join(steps) if steps else ''}"
         )
-    text = steps[0].strip().removeprefix("step=")
-    kind, value = _step(text, option)
-    known: dict[str, Any] = {}
-    for each in texts:
-        if each is steps[0]:
-            continue
-        name, _, said = map(str.strip, each.partition("="))
-        if name in known:
-            raise InputError(f"{option}: {name} is given twice; give it once")
-        known[name] = _known(name, said, kind, f"{option} {each!r}")
-    done = {name: known.pop(name) for name in list(known) if isinstance(known[name], Result)}
-    return Measured(kind, value, **known, text=text, tests=MappingProxyType(done))
+    return steps[0].strip().removeprefix("step="), [t for t in texts if t is not steps[0]]
 
 
 def _step(text: str, what: str) -> tuple[str, float]:
@@ -176,18 +180,30 @@ def _result(test: Test, text: str, what: str) -> Result:
     Raises:
       InputError: no positive number, or not of the test.
     """
-    is_rate = any(read.leaf.startswith("network.bytes_per_s") for read in test.reads)
-    unit = "s" if not test.reads else "byte/s" if is_rate and text[-1:].isalpha() else "1"
-    number, factor = (text[:-1], 0.01) if text.endswith("%") else (text, 1.0)
+    unit = _unit(test, text)
     try:
-        value = factor * quantity(number, unit) if unit != "s" or text[-1:].isalpha() else 0.0
+        value = 0.01 * quantity(text[:-1], "1") if text.endswith("%") else quantity(text, unit)
     except ValueError as error:
         raise InputError(f"{what}: {error}") from None
-    if not 0.0 < value < 1e300:
-        expected = {"s": "seconds of a step, such as 4.1s", "byte/s": "a rate, such as 18GB/s"}
-        ratio = f"{test.reads[0].looks}, such as 0.8 or 80%" if test.reads else ""
-        raise InputError(f"{what}: expected {expected.get(unit, ratio)}")
+    is_bare = unit == "s" and not text[-1:].isalpha()
+    if is_bare or not 0.0 < value < 1e300:
+        raise InputError(f"{what}: expected {_expected(test, unit)}")
     return Result(value, unit)
+
+
+def _unit(test: Test, text: str) -> str:
+    """Unit of a result: bandwidths may be told as they are, and over the catalog's."""
+    if not test.reads:
+        return "s"
+    is_rate = test.reads[0].leaf.startswith("network.bytes_per_s")
+    return "byte/s" if is_rate and text[-1:].isalpha() else "1"
+
+
+def _expected(test: Test, unit: str) -> str:
+    """A result in words."""
+    if unit == "1":
+        return f"{test.reads[0].looks}, such as 0.8 or 80%"
+    return "seconds of a step, such as 4.1s" if unit == "s" else "a rate, such as 18GB/s"
 
 
 def _beside(name: str, text: str, what: str) -> float:

@@ -155,8 +155,9 @@ def _chips(run: Stated, records: Records) -> list[Other]:
         except InputError:
             continue
         found.append(Other(name, records._replace(cluster=other)))
-    near = [other for other in found if _apart(other.records, records) <= FAR]
-    return sorted(near, key=lambda other: _apart(other.records, records))
+    apart = {other.label: _apart(other.records, records) for other in found}
+    near = filter(lambda other: apart[other.label] <= FAR, found)
+    return sorted(near, key=lambda other: apart[other.label])
 
 
 def _apart(one: Records, other: Records) -> float:

@@ -4,7 +4,7 @@ The model says what each cause would show of each test."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -143,12 +143,18 @@ def densities(run: Run, of: Table, results: Mapping[str, Result]) -> list[np.nda
         if shown is None:
             raise InputError(f"{name}: tells nothing of this plan; leave it out")
         x = np.log(_as_shown(run, test, result) / shown.factor + shown.offset)
-        for i, one in enumerate(of.scaled):
-            scale = np.hypot(test.noise, BROAD if of.names[i] == OTHERWISE else 0.0)
-            gap = (x - one.at(shown.logs)[:, 0]) / scale
-            free = uncertainty.FREEDOM
-            total[i] += -0.5 * (free + 1) * np.log1p(gap**2 / free) - np.log(scale)
+        for more, density in zip(total, _densities(test, shown, of, x), strict=True):
+            more += density
     return total
+
+
+def _densities(test: Test, shown: Shown, of: Table, x: np.ndarray) -> Iterator[np.ndarray]:
+    """ln density of what one test showed under every hypothesis, `[size]` each, up to a factor."""
+    free = uncertainty.FREEDOM
+    for name, one in zip(of.names, of.scaled, strict=True):
+        scale = np.hypot(test.noise, BROAD if name == OTHERWISE else 0.0)
+        gap = (x - one.at(shown.logs)[:, 0]) / scale
+        yield -0.5 * (free + 1) * np.log1p(gap**2 / free) - np.log(scale)
 
 
 def _as_shown(run: Run, test: Test, result: Result) -> float:
