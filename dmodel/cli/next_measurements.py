@@ -192,7 +192,12 @@ def _all_runs(table: TraceTable, most: int | None) -> tuple[TraceTable, np.ndarr
 
 
 def _answer(
-    table: TraceTable, name: str | None, budget_s: float, criterion: str, asked: Asked, most: int
+    table: TraceTable,
+    name: str | None,
+    budget_s: float,
+    criterion: str,
+    asked: Asked,
+    most: int | None,
 ) -> tuple[Document, Document]:
     import numpy as np
 
