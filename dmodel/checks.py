@@ -49,7 +49,8 @@ def layout(question: Question, at: Degrees, micro_batch: float, interleave: floa
     if batch % (at.dp * micro_batch):
         yield (
             f"global_batch = {batch:g} is not divisible by dp·micro_batch = "
-            f"{at.dp:g}·{micro_batch:g}: no whole number of micro-batches"
+            f"{at.dp:g}·{micro_batch:g}: no whole number of micro-batches; a multiple of "
+            f"{at.dp * micro_batch:g}, or more of tp, cp or pp in place of dp, has one"
         )
     yield from _unlike_stages(question, layers)
     yield from _tokens(batch, question.known("seq_len"))

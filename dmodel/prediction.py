@@ -98,6 +98,7 @@ def answer(asked: Asked, plan: Plan, chunks: Sequence[float] = ()) -> Document:
         "mfu": {name: found["mfu"][name] for name in CONVENTIONS},
         "peak_flops_per_s": float(asked.cluster.chip.flops_per_s),
         "exposed_communication_share": out["exposed_share"],
+        **_idle(plan),
         "tokens_per_s": out["tokens_per_s"],
         "tokens_per_s_per_device": out["tokens_per_s_per_device"],
         "watts_per_device": out["device_watts"],
@@ -129,6 +130,17 @@ def _check_physics(asked: Asked, plan: Plan, out: Document, breakdown: Document)
             f"no machine does what is asked: predicted {', '.join(wrong)}; some value lies outside "
             "of the range of the model"
         )
+
+
+def _idle(plan: Plan) -> Document:
+    """Share of the slots of a pipeline that are idle, (p − 1) / (v m + p − 1), but of zero-bubble
+    schedules."""
+    layout = plan.layout
+    idle = float(layout.pp) - 1.0
+    if idle <= 0.0 or layout.schedule == "zero-bubble":
+        return {}
+    slots = float(layout.interleave) * float(plan.n_microbatches)
+    return {"pipeline_idle_share": idle / (slots + idle)}
 
 
 def _fullest(

@@ -96,13 +96,30 @@ def _choices(asked: Asked, stack: Job, offered: Choices) -> tuple[Choices, list[
     runs = asked.question.stack.runs
     zero, said = _stages(stack, runs.get("zero", offered.zero), offered.zero)
     known = runs.get("schedules", offered.schedules)
-    schedules = tuple(s for s in offered.schedules if s in known) or tuple(known)
-    cp = bool(runs.get("cp", True))
-    if schedules != offered.schedules:
-        said.append(Assumption(f"schedules {', '.join(schedules)}: what the stack runs"))
-    if not cp:
-        said.append(Assumption("no context parallelism: the stack has none"))
-    return offered.replace(zero=zero, schedules=schedules, cp=cp), said
+    narrowed = offered.replace(
+        zero=zero,
+        schedules=_kept(offered.schedules, known) or tuple(known),
+        degrees=_kept(offered.degrees, runs.get("degrees", offered.degrees)),
+        uneven=bool(runs.get("uneven", offered.uneven)),
+    )
+    return narrowed, [*said, *map(Assumption, _narrowed(offered, narrowed))]
+
+
+def _kept(offered: tuple[str, ...], known: Sequence[str]) -> tuple[str, ...]:
+    """What is offered and known."""
+    return tuple(x for x in offered if x in known)
+
+
+def _narrowed(offered: Choices, found: Choices) -> Iterator[str]:
+    """What a stack leaves out, in words."""
+    if lacking := [d for d in offered.degrees if d not in found.degrees]:
+        yield f"no {', '.join(lacking)}: the stack has none"
+    if "pp" not in found.degrees:
+        return
+    if found.schedules != offered.schedules:
+        yield f"schedules {', '.join(found.schedules)}: what the stack runs"
+    if not found.uneven:
+        yield "all stages hold as many layers: the stack lays out no others"
 
 
 def _stages(

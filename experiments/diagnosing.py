@@ -27,7 +27,7 @@ from dmodel import uncertainty
 from dmodel.diagnose.causes import Beliefs, Effect, beliefs
 from dmodel.diagnose.diagnosis import TAIL
 from dmodel.diagnose.posterior import Scaled, Table, posterior, table
-from dmodel.diagnose.responses import OBSERVABLES, responses
+from dmodel.diagnose.responses import responses
 from dmodel.diagnose.subject import Records, Subject, of_profile
 from dmodel.diagnose.variants import variants
 from dmodel.profiles import Profile
@@ -54,7 +54,7 @@ LONGER = (0.1, 1.0)
 DRAWN = Effect(*LONGER, tail=300.0)
 """What sizes do to a step, as they are drawn."""
 
-RUNS, RUNS_OF_A_CASE = 3000, 5
+OBSERVED, RUNS, RUNS_OF_A_CASE = 4, 3000, 5
 TINY = 1e-9
 """Probability of what is never planted."""
 
@@ -150,7 +150,7 @@ def plant(truth: Truth, count: int, rng: np.random.Generator, held: Beliefs) -> 
         family = str(rng.choice(possible))
         name = str(rng.choice([n for n in FAMILIES[family] if n in by_name]))
         one: Scaled = by_name[name]
-        shown.append(one.mean[rng.choice(len(one.size), p=one.weight)])
+        shown.append(one.mean[rng.choice(len(one.size), p=one.weight), :OBSERVED])
         families.append(family)
     # of the step its stack's, of the rest a profiler's and a counter's
     reading = [held.reading["compute"], held.reading["exposed"], truth.subject.memory_spread]
@@ -175,8 +175,7 @@ def judged(subject: Subject, truth: Truth, planted: Planted, noise: float) -> Ju
     found = responses(subject, cases)
     of = table(subject, cases, found, held)
     by_time = posterior(of, planted.measured[:, :1], [0]).probability
-    every = list(range(len(OBSERVABLES)))
-    by_parts = posterior(of, planted.measured, every).probability
+    by_parts = posterior(of, planted.measured, range(OBSERVED)).probability
     drawn = table(subject, cases, found, held._replace(effect=DRAWN))
     told = posterior(drawn, planted.measured[:, :1], [0]).probability
     alike = _alike(truth.table)

@@ -141,13 +141,16 @@ def test_torchtitan_runs_stage_2_as_stage_1():
 
 
 def test_a_search_proposes_what_the_stack_runs():
-    """By the file of a stack: ZeRO stages, schedules, context parallelism; what is left out is
-    said."""
-    own = stack_file([({"graphed": 1}, {"tp": ">1"})], "zero = [0, 1]\ncp = false")
+    """By the file of a stack: ZeRO stages, schedules, degrees, stages that are not alike; what is
+    left out is said."""
+    runs = 'zero = [0, 1]\ndegrees = ["tp", "pp"]\nuneven = false'
+    own = stack_file([({"graphed": 1}, {"tp": ">1"})], runs)
     found = space_of(setting(Job(**NODE, stack=own)))
-    assert (found.choices.zero, found.choices.cp) == ((0, 1), False)
+    assert (found.choices.zero, found.choices.degrees) == ((0, 1), ("tp", "pp"))
+    assert not found.choices.uneven
     said = " ".join(map(str, found.assumptions))
-    assert "ZeRO stages 0, 1" in said and "no context parallelism" in said
+    assert "ZeRO stages 0, 1" in said and "no cp, ep: the stack has none" in said
+    assert "all stages hold as many layers" in said
     assert "graphed: as the stack has them with each plan's tp" in said
     with pytest.raises(InputError, match="tp: the search chooses this"):
         space_of(setting(Job(**NODE, settings=["tp=2"])))

@@ -141,6 +141,35 @@ def test_numbers_are_lines_in_order_and_words_are_bars():
     assert [box.width for box in shown] == pytest.approx([3.0, 6.0])
 
 
+RUN = f"{JOB} --tokens 1e11 --free batch --starts 1"
+
+
+@pytest.mark.slow
+def test_sizes_of_a_run_are_free_for_each_value():
+    d = document(f"{RUN} --devices 8,16 --anyway")
+    alone = document(f"{RUN} --devices 16 --anyway")
+    line = d["by"][1]
+    assert [each["value"] for each in d["by"]] == ["8", "16"] and d["varies"] == "devices"
+    for name in ("label", "plan", "step_time_s", "mfu", "sizes"):
+        assert line[name] == alone["best"][name], name
+    for name in ("quantities", "free", "limits", "certificate"):
+        assert line[name] == alone[name], name
+    assert line["sizes"]["devices"] == 16.0
+    batch = line["sizes"]["global_batch"] * 4096
+    assert line["tokens_per_s"] == pytest.approx(batch / line["step_time_s"])
+    shown = run(f"{RUN} --devices 8,16 --anyway").stdout
+    assert "free are batch, the plan" in shown and "dollars" in shown
+
+
+@pytest.mark.slow
+def test_a_run_without_an_answer_is_a_line_that_says_why():
+    words = f"{RUN} --devices 1,8 --budget-days 0.001"
+    assert "no value has a run that keeps the limits" in run(words, code=1).stderr
+    d = document(words, code=1)
+    assert [line["label"] for line in d["by"]] == [None, None]
+    assert all(line["binding"]["message"] for line in d["by"])
+
+
 BAD = {
     "two lists": (f"{BATCHED} --devices 8,16 --vary precision=bf16,fp8", "expected one list"),
     "two of --vary": (f"{AT_8} --vary precision=bf16,fp8 --vary tp=1,2", "expected one list"),
@@ -157,8 +186,9 @@ BAD = {
     ),
     "unknown name": (f"{AT_8} --vary color=red,blue", "color red: "),
     "chosen by the search": (f"{AT_8} --vary tp=1,2", "the search chooses this"),
-    "sizes of a run": (f"{BATCHED} --devices 8,16 --loss 2.5", "ask for each value alone"),
-    "a range in a list": (f"{BATCHED} --devices 8:16,32", "ask for each value alone"),
+    "a range in a list": (f"{BATCHED} --devices 8:16,32", "ask for the two kinds apart"),
+    "some free": (f"{JOB} --devices 8 --vary global_batch=free,32", "ask for the two kinds apart"),
+    "plans of runs": (f"{BATCHED} --devices 8,16 --loss 2.5 --top 3", "--top"),
     "figure of one": (f"{AT_8} --figure x.png", "expected several values to draw"),
     "figure of no kind": (f"{BATCHED} --devices 8,16 --figure x.svg", "name of a PNG file"),
     "figure in no folder": (f"{BATCHED} --devices 8,16 --figure nowhere/x.png", "no folder"),

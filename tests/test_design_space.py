@@ -134,6 +134,29 @@ def test_all_plans_of_the_space_are_valid_and_counted(model, n, batch, choices):
     )
 
 
+UNEVEN = catalog.transformer("qwen3-235b-a22b", 4096.0)
+"""94 layers."""
+
+
+def test_stages_that_are_not_alike_are_in_the_space_where_the_stack_has_them():
+    """94 layers, embedding and head fill 32 stages in 3 chunks."""
+    even = stated(UNEVEN, 256, 1024, choices=Choices(uneven=False)).space
+    uneven = stated(UNEVEN, 256, 1024).space
+    plan = next(d for d in space.degrees(uneven) if (d.pp, d.ep, d.tp, d.cp) == (32, 8, 1, 1))
+    assert 3 in {v for _, v, _ in space.options(uneven, plan).runs}
+    assert {d.pp for d in space.degrees(uneven)} > {1, 2} == {d.pp for d in space.degrees(even)}
+    for split in space.degrees(even):
+        assert all(94 % (split.pp * v) == 0 for _, v, _ in space.options(even, split).runs)
+
+
+@pytest.mark.parametrize("name", ["tp", "cp", "pp", "ep"])
+def test_a_degree_that_the_stack_lacks_is_one(name):
+    kept = tuple(d for d in ("tp", "cp", "pp", "ep") if d != name)
+    found = space.degrees(stated(UNEVEN, 16, 64, choices=Choices(degrees=kept)).space)
+    assert {getattr(split, name) for split in found} == {1}
+    assert all(max(getattr(split, other) for split in found) > 1 for other in kept)
+
+
 def test_a_count_needs_no_plans():
     """Integers are exact at any size."""
     million = stated(
@@ -261,6 +284,7 @@ def test_nearest_counts_of_a_large_prime_take_no_search():
         (Choices(schedules=("dual",)), "schedules"),
         (Choices(recompute=(1.5,)), "recompute"),
         (Choices(sp=()), "sp"),
+        (Choices(degrees=("np",)), "degrees"),
         (Choices(placements=(("tp", "dp"),)), "placements"),
     ],
 )

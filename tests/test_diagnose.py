@@ -21,7 +21,7 @@ from dmodel.diagnose.causes import beliefs, cause_named, markdown
 from dmodel.diagnose.diagnosis import TAIL, diagnose
 from dmodel.diagnose.measured import Measured, measured, step_seconds
 from dmodel.diagnose.posterior import Scaled, log_density, posterior, table
-from dmodel.diagnose.responses import OBSERVABLES, responses
+from dmodel.diagnose.responses import responses
 from dmodel.diagnose.subject import Records, of_profile, stated, subject
 from dmodel.diagnose.telling import is_cause
 from dmodel.diagnose.variants import variants
@@ -114,6 +114,12 @@ def test_figures_are_read(texts, kind, value, beside):
         (["5.2s", "colour=3s"], "unknown kind 'colour'"),
         (["5.2s", "compute=3GB"], "with a unit"),
         (["5.2s", "compute=3s", "compute=4s"], "twice"),
+        (["5.2s", "elsewhere=41%mfu"], "the unit of the step's own figure"),
+        (["5.2s", "configuration=1"], "an option of the plan"),
+        (["5.2s", "clocks=fast"], "expected a number"),
+        (["5.2s", "clocks=0"], "clock × units"),
+        (["5.2s", "synthetic-data=4"], "seconds of a step"),
+        (["5.2s", "network-inside=-3GB/s"], "such as 18GB/s"),
     ],
 )
 def test_figures_that_are_none_are_refused(texts, says):
@@ -147,7 +153,7 @@ def test_parts_longer_than_the_step_are_refused(run):
 def test_the_stated_run_is_the_prediction(asked, run, cases, found):
     one = dmodel.predict(JOB, dmodel.cluster("H100-DGX", 512), LAYOUT, stack="nemo/25.02")
     assert found.time[0] == pytest.approx(one.step_time_s, rel=1e-12)
-    assert found.shares.sum() == pytest.approx(1.0)
+    assert found.shares.sum(1) == pytest.approx(1.0)
     scale = np.sqrt(found.cov[0, 0, 0] + run.misfit**2)
     low, high = uncertainty.band(found.time[0], scale)
     assert one.interval is not None
@@ -184,6 +190,10 @@ def test_causes_are_what_the_model_says_of_the_changed_case(asked, run, cases, f
     rates = np.array([network.bytes_per_s[0], 1.25e9 / network.size[0]])
     plain = cluster.replace(network=network.replace(bytes_per_s=rates))
     assert found.time[i] == pytest.approx(seconds(plain))
+    i = column(cases, "pcie-server", 32e9)
+    rates = np.array([cases.size[i], 50e9 / network.size[0]])
+    cards = cluster.replace(network=network.replace(bytes_per_s=rates))
+    assert found.time[i] == pytest.approx(seconds(cards))
 
 
 def test_waiting_and_data_change_what_a_profiler_sees_as_they_should(cases, found):
@@ -201,10 +211,10 @@ def test_densities_are_those_of_a_multivariate_student_t():
     rng = np.random.default_rng(0)
     root = rng.normal(size=(3, 3))
     scale, mean = root @ root.T + np.eye(3), rng.normal(size=3)
-    full_mean, full = np.zeros(4), np.eye(4)
+    full_mean, full, one = np.zeros(5), np.eye(5), np.ones(1)
     seen = [0, 1, 3]
     full_mean[seen], full[np.ix_(seen, seen)] = mean, scale
-    one = Scaled(full_mean[None], full[None], np.ones(1), np.ones(1), np.ones(1), np.zeros(1, int))
+    one = Scaled(full_mean[None], full[None], one, one, one, np.zeros(1, int), np.ones((1, 1)))
     x = rng.normal(size=(5, 3))
     expected = stats.multivariate_t(mean, scale, df=uncertainty.FREEDOM).logpdf(x)
     assert log_density(x, one, seen)[:, 0] == pytest.approx(expected)
@@ -334,6 +344,58 @@ def test_a_profile_is_not_asked_for_twice(run):
     assert "profile" not in names and whole["test"]["name"] != "profile"
 
 
+MACHINE, SOFTWARE = ("straggler", "slow-network-between"), ("full-recomputation", "other-release")
+
+
+def by_name(answer) -> dict[str, float]:
+    return {e.name: e.probability for e in answer.causes}
+
+
+def test_what_is_fast_elsewhere_is_slow_for_a_cause_of_the_machines(run, found):
+    """The same run elsewhere shares plan, software and the doubt of the prediction."""
+    stated = f"{float(found.time[0])}s"
+    alone, beside = (diagnose(run, measured(x)) for x in (["24s"], ["24s", f"elsewhere={stated}"]))
+    likely = by_name(beside)
+    assert likely["nothing"] < 0.02 and likely["full-recomputation"] < 0.02
+    assert all(likely[name] > by_name(alone)[name] for name in MACHINE)
+    assert beside.parts["elsewhere"]["percentile"] == pytest.approx(0.5)
+    both = by_name(diagnose(run, measured(["24s", "elsewhere=24s"])))
+    assert all(both.get(name, 0.0) < 0.03 for name in MACHINE)
+    assert both["full-recomputation"] > by_name(alone)["full-recomputation"]
+
+
+def test_results_of_tests_count(run, found):
+    rate = float(run.records.cluster.network.bytes_per_s[0])
+    alone = diagnose(run, measured(["30s"]))
+    slow = diagnose(run, measured(["30s", f"network-inside={0.3 * rate / 1e9}GB/s"]))
+    assert slow.kinds["network"] > 0.7 > alone.kinds["network"]
+    assert by_name(slow)["slow-network-between"] < 0.01
+    assert "network-inside" not in {e.test["name"] for e in slow.causes if e.test}
+    right = diagnose(run, measured(["30s", "network-inside=100%"]))
+    inside = ("slow-network-inside", "pcie-inside", "pcie-server", "host-memory-inside")
+    assert all(by_name(right)[name] < by_name(alone)[name] for name in inside)
+    # a step that data made in memory shorten waited for data
+    own = float(found.time[0])
+    data = diagnose(run, measured([f"{1.7 * own}s", f"synthetic-data={own}s"]))
+    assert data.kinds["loader"] > 0.9
+    with pytest.raises(InputError, match="tells nothing of this plan"):
+        diagnose(run, measured(["30s", "smaller-micro-batch=25s"]))
+
+
+def test_kinds_are_sums_of_their_causes(run):
+    answer = diagnose(run, Measured("time", 24.0))
+    assert sum(answer.kinds.values()) == pytest.approx(1.0)
+    assert list(answer.kinds.values()) == sorted(answer.kinds.values(), reverse=True)
+    own = [e.probability for e in answer.causes if e.kind == "network"]
+    assert len(own) > 3 and answer.kinds["network"] == pytest.approx(sum(own))
+
+
+def test_other_chips_are_like_the_stated_one(run):
+    assert {o.label for o in run.others["chips"]} <= {
+        *("H100-PCIe", "H100-NVL", "H100-96GB", "H200-141GB", "H200-NVL", "GH200-96GB"),
+    }
+
+
 def test_other_chips_and_releases_are_readings_of_the_question(run):
     assert {o.label for o in run.others["chips"]} and run.others["releases"] == ()
     words = question(
@@ -377,4 +439,3 @@ def test_variants_have_numbers_only(cases):
     assert all(np.shape(x)[-1] == cases.count for x in jax.tree.leaves(cases.records))
     with pytest.raises(InputError, match="no number of a case"):
         cases.number("nothing at all")
-    assert len(OBSERVABLES) == 4

@@ -282,7 +282,7 @@ def test_a_run_that_stands_still_is_told_once(tmp_path):
     ("words", "says"),
     [
         (["nowhere.log", "--once"], "no such file or folder"),
-        ([".", "--once", "--idle", "3"], "leave --idle out"),
+        ([".", "--once", "--idle", "3"], "leave --idle and --every out"),
         ([".", "--least", "7"], "from 0.001 to 1"),
         ([".", "--every", "0"], "0.05 to 3600"),
         ([".", "--idle", "-1"], "positive number"),

@@ -25,13 +25,20 @@ SIZES = {
     "pp": 1.0,
     "cp": 1.0,
     "ep": 0.5,
+    "interleave": 0.5,
     "micro_batch": 1.0,
     "global_batch": 0.5,
 }
 """Columns whose logarithms tell runs apart, and how much each counts."""
 
+ONE = ("tp", "pp", "cp", "ep", "interleave", "n_experts")
+"""Columns that are 1 where they are blank."""
+
 WORDS = {"accelerator": 1.0, "stack": 0.7, "precision": 1.0, "recompute": 0.5}
 """Columns of words, and how far apart two that differ are."""
+
+NEAR = 2.5
+"""Distance within which nine of ten published runs have one of another source."""
 
 BLANK = 0.3
 """Distance of a column that one of the two leaves blank."""
@@ -102,7 +109,7 @@ def _is_whole(row: Row) -> bool:
 
 def _size(value: Any, name: str) -> float | None:
     if value in (None, ""):
-        return 1.0 if name in ("tp", "pp", "cp", "ep", "n_experts") else None
+        return 1.0 if name in ONE else None
     return max(float(value), 1e-9)
 
 

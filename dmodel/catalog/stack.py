@@ -20,6 +20,11 @@ EVERY, AFTER = "_every", "_after"
 KEYS = ("about", "lineage", "emits", "extends", "members", "aliases", "runs", "fact")
 
 
+RUNS = ("zero", "schedules", "degrees", "uneven")
+"""What a file may say of searches: ZeRO stages, schedules of pipelines, degrees beside dp, and
+whether stages may hold different numbers of layers."""
+
+
 class Stack(NamedTuple):
     """One family of software, or an unknown one.
 
@@ -106,10 +111,13 @@ def read(text: str, name: str, where: str, path: str = "") -> File:
 
 def _refuse_unknown(found: Mapping[str, Any], where: str) -> None:
     """Refuse keys that files of facts do not have."""
-    if unknown := [key for key in found if key not in KEYS]:
-        close = nearest(unknown[0], list(KEYS), 1)
-        hint = f"; nearest: {close[0]}" if close else ""
-        raise InputError(f"{where}: unknown key {unknown[0]!r}{hint}. Keys are {', '.join(KEYS)}")
+    for keys, known in ((found, KEYS), (found.get("runs", {}), RUNS)):
+        if unknown := [key for key in keys if key not in known]:
+            close = nearest(unknown[0], list(known), 1)
+            hint = f"; nearest: {close[0]}" if close else ""
+            raise InputError(
+                f"{where}: unknown key {unknown[0]!r}{hint}. Keys are {', '.join(known)}"
+            )
 
 
 @functools.cache

@@ -18,6 +18,10 @@ def _between(d: Document, name: str, show: Callable[[float], str]) -> str:
     return f" ({show(d[f'{name}_low'])} to {show(d[f'{name}_high'])})" if f"{name}_low" in d else ""
 
 
+def _chunks(v: float) -> str:
+    return f" of {v:g} chunks" if v > 1 else ""
+
+
 def show_answer(d: Document) -> None:
     """Tables of one plan's answer."""
     _show_causes(d["breakdown"], d["step_time_s"])
@@ -27,6 +31,14 @@ def show_answer(d: Document) -> None:
                 f"90 % of such runs take {seconds(d['step_time_s_low'])} to "
                 f"{seconds(d['step_time_s_high'])}."
             ),
+            "",
+        )
+    if "pipeline_idle_share" in d:
+        p = d["plan"]
+        show_lines(
+            f"Pipeline: {p['n_microbatches']:g} micro-batches on {p['pp']} stages"
+            f"{_chunks(p['interleave'])} leave {percent(d['pipeline_idle_share'])} of the slots "
+            "idle, (p − 1) / (v m + p − 1).",
             "",
         )
     _show_memory(d)

@@ -21,9 +21,15 @@ if TYPE_CHECKING:
     from calibration.collect.driver import Collected
     from calibration.collect.runner import Event
 
+AUTO = "auto"
+"""Launcher that is found out."""
+
 ALL = "matmul,attention,memory,elementwise,optimizer,launch,dispatch,collectives,overlap,steps"
 
-What = Annotated[str, typer.Option(metavar="KINDS", help="What to measure, separated by commas.")]
+What = Annotated[
+    str | None,
+    typer.Option(metavar="KINDS", help="What to measure, separated by commas; default: all."),
+]
 Out = Annotated[
     Path,
     typer.Option(
@@ -75,7 +81,7 @@ Launcher = Annotated[
 
 def command(
     out: Out,
-    what: What = ALL,
+    what: What = None,
     budget_minutes: Budget = None,
     plan: PlanFile = None,
     dry_run: DryRun = False,
@@ -83,14 +89,24 @@ def command(
     parquet: Parquet = False,
     retry_failed: Retry = False,
     device_time: DeviceTime = True,
-    launcher: Launcher = "auto",
+    launcher: Launcher = AUTO,
     json: Json = False,
 ) -> None:
     """Measure this machine: micro-benchmarks and training steps. Stop it at any time: it goes on
     where it stopped."""
-    budget_s, kinds = _budget(budget_minutes), _kinds(what)
+    given = {
+        "--what": what is not None,
+        "--budget-minutes": budget_minutes is not None,
+        "--plan": plan is not None,
+        "--retry-failed": retry_failed,
+        "--no-device-time": not device_time,
+        "--launcher": launcher != AUTO,
+        "--parquet": parquet,
+    }
+    budget_s, kinds = _budget(budget_minutes), _kinds(ALL if what is None else what)
     ready()
     _check_launcher(launcher)
+    _check_ways(given, dry_run, tables_only)
     if dry_run:
         _list(kinds, json)
         return
@@ -112,6 +128,26 @@ def command(
         return
     deliver(_document(collected, _tables(out, parquet), out), json, _show)
     _stop_without_measurements(collected)
+
+
+USED = {"--list": ("--what",), "--tables-only": ("--parquet",)}
+"""Options that mean something beside one that measures nothing."""
+
+
+def _check_ways(given: dict[str, bool], dry_run: bool, tables_only: bool) -> None:
+    """Refuse options that would be ignored.
+
+    Raises:
+      InputError: with both.
+    """
+    if dry_run and tables_only:
+        raise InputError("--list and --tables-only: both measure nothing; leave one out")
+    if given["--plan"] and given["--what"]:
+        raise InputError("--plan and --what: a plan names all that is measured; leave one out")
+    for way, is_asked in {"--list": dry_run, "--tables-only": tables_only}.items():
+        wrong = [name for name, there in given.items() if there and name not in USED[way]]
+        if is_asked and wrong:
+            raise InputError(f"{', '.join(wrong)}: nothing to do beside {way}; leave it out")
 
 
 def _check_launcher(name: str) -> None:

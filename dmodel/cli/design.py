@@ -162,14 +162,17 @@ def _curve(
     anyway: bool,
     figure: Path | None,
 ) -> None:
-    """The best plan for each value of a list."""
-    from dmodel.cli import design_curve
+    """The best plan, or run, for each value of a list."""
+    from dmodel.cli import design_curve, design_runs
 
-    document = design_curve.answered(jobs, varied, ways, terms)
+    if jobs[0].is_run:
+        way, document = design_runs, design_runs.answered(jobs, varied, ways)
+    else:
+        way, document = design_curve, design_curve.answered(jobs, varied, ways, terms)
     if figure is not None:
         design_curve.draw(document, figure)
-    deliver(document, ways.json, design_curve.show)
-    if why := design_curve.why_none(document, anyway):
+    deliver(document, ways.json, way.show)
+    if why := way.why_none(document, anyway):
         say(f"dmodel: {why}")
         stop(1)
 

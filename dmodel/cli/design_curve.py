@@ -20,6 +20,7 @@ OF_ANSWER = (
     *("system", "accelerator", "devices", "model", "seq_len", "global_batch", "precision"),
     *("stack", "profile", "certificate", "certificate_kind", "considered", "feasible"),
     *("memory_limit", "binding", "remedies", "closest", "robust", "sense", "assumptions"),
+    "published",
 )
 """Fields of an answer that its line keeps."""
 
@@ -109,10 +110,13 @@ def why_none(document: Document, anyway: bool) -> str:
     """Why no value has an answer, a plan that is not far beyond every published run; "" where one
     has."""
     planned = [line for line in document["by"] if line["label"] is not None]
-    if not planned:
-        return "no value has a plan that fits"
-    far = [odd for line in planned if (odd := beyond_sense(line)) is not None]
-    if anyway or len(far) < len(planned):
+    return why_far(planned, anyway) if planned else "no value has a plan that fits"
+
+
+def why_far(found: list[Document], anyway: bool) -> str:
+    """Why no answer of some is sane; "" where one is."""
+    far = [odd for line in found if (odd := beyond_sense(line)) is not None]
+    if anyway or len(far) < len(found):
         return ""
     return f"no sane run: {far[0]['text']} (--anyway takes it for an answer)"
 
@@ -125,11 +129,20 @@ HEADER = (
 
 def show(d: Document) -> None:
     """Table of the values, and why some have no plan."""
-    rows = [_cells(line) for line in d["by"]]
-    header, filled = (d["varies"], *HEADER), [any(column) for column in zip(*rows, strict=True)]
-    head, *table = (list(compress(row, filled)) for row in (header, *rows))
-    show_table(_title(d), head, table, right="|".join(n for n in HEADER if n != "plan"))
+    rows = [(d["varies"], *HEADER), *map(_cells, d["by"])]
+    show_filled(_title(d), rows, HEADER[1:])
     show_lines(*_lines(d))
+
+
+def show_filled(title: str, rows: list[Any], right: tuple[str, ...]) -> None:
+    """A table without the columns that nothing is in, its header first.
+
+    Args:
+      right: columns of numbers.
+    """
+    filled = [any(column) for column in zip(*rows[1:], strict=True)]
+    head, *table = (list(compress(row, filled)) for row in rows)
+    show_table(title, head, table, right="|".join(right))
 
 
 def _title(d: Document) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dmodel.cli.design_doubt import add_intervals, doubt_lines, robust
 from dmodel.cli.design_options import METHOD, DesignJob
 from dmodel.cli.design_risk import memory_limit, merit_of, risk_lines, risk_of
+from dmodel.cli.near import columns_of, far_line, published_of
 from dmodel.cli.output import (
     Document,
     digits,
@@ -72,9 +73,18 @@ def answered(job: DesignJob, asked: Asked, ways: Any, terms: Terms) -> tuple[Doc
     if doubt and found.exact:
         document |= _doubted(job, asked, ways, (found, limits), document)
     _add_runs(run, asked, document)
+    document["published"] = _published(asked, document)
     if found.best is not None:
         add_sense(document, asked, float(found.best.mfu), None if run is None else run.tokens)
     return document, None if found.best is None else found.best.plan
+
+
+def _published(asked: Asked, document: Document) -> Document | None:
+    """The published run nearest to the best plans."""
+    plans = document["exact"] or [p for p in [document.get("gradient")] if p]
+    said = (asked.question.columns, asked.model)
+    runs = [columns_of(*said, p["plan"], asked.devices, asked.accelerator) for p in plans]
+    return published_of(runs)
 
 
 def _add_runs(run: Wanted | None, asked: Asked, document: Document) -> None:
@@ -286,7 +296,8 @@ def show_design(d: Document) -> None:
     from dmodel.cli.question import title
 
     named = named_plans(d)
-    _show_plans("\n".join([title(d), *sense_lines(d)]), _rows(named))
+    far = far_line(d["published"]) if d["exact"] or d.get("gradient") else []
+    _show_plans("\n".join([title(d), *sense_lines(d), *far]), _rows(named))
     show_lines(*_lines_of_search(d))
     if any("oom_probability" in p for _, p in named):
         show_lines(

@@ -151,13 +151,13 @@ def check_many(jobs: list[DesignJob], ways: Any) -> None:
     """Refuse what a list of values has no answer to.
 
     Raises:
-      InputError: sizes that are free, or an option that would be ignored.
+      InputError: values of which some leave sizes free and others do not, or an option that would
+        be ignored.
     """
-    if any(job.is_run for job in jobs):
+    if len({job.is_run for job in jobs}) > 1:
         raise InputError(
-            "a list of values: expected jobs whose sizes are given, got a run whose sizes are "
-            "searched (--free, --loss, --flop, an objective of it, or a range); ask for each value "
-            "alone"
+            "a list of values: expected that all leave sizes of the run free, or none; ask for "
+            "the two kinds apart"
         )
     given = {
         "--emit": ways.emit is not None,

@@ -31,7 +31,9 @@ Figures = Annotated[
         metavar="FIGURE",
         help=(
             "Of the step: 5.2s, 6785tok/s/gpu, 41%mfu, 405TFLOP/s; and, each by an option of its "
-            "own, compute=3.9s, exposed=0.6s (communication while nothing computes), memory=61GB."
+            "own, compute=3.9s, exposed=0.6s (communication while nothing computes), memory=61GB, "
+            "elsewhere=4.1s (the same run on machines as stated), or what a test showed: "
+            "network-inside=18GB/s, clocks=0.8, synthetic-data=4.9s."
         ),
     ),
 ]
@@ -104,23 +106,24 @@ def _plan(job: Job, degrees: Degrees, texts: list[str] | None) -> tuple[Stated, 
 def _answer(stated: Stated, known: Measured, count: int) -> tuple[Document, Diagnosis]:
     """What is said of a run."""
     from calibration.traces.neighbours import neighbours
+    from dmodel.cli.near import columns_of
     from dmodel.cli.question import plan_document
     from dmodel.diagnose.diagnosis import diagnose
     from dmodel.diagnose.subject import subject
 
     found = diagnose(subject(stated), known)
     records, columns = stated.found, stated.question.columns
-    plan = plan_document(records.plan)
-    near = {**_shape(stated), **columns, **plan, "accelerator": stated.accelerator}
+    plan, devices = plan_document(records.plan), float(records.plan.devices)
+    near = columns_of(columns, records.model, plan, devices, stated.accelerator)
     document: Document = {
         "model": stated.question.text("model"),
         "accelerator": stated.accelerator,
-        "devices": int(float(records.plan.devices)),
+        "devices": int(devices),
         "seq_len": int(float(records.model.seq_len)),
         "stack": stated.stack,
         "profile": stated.profile.name,
         "plan": plan,
-        "measurement": {k: v for k, v in known._asdict().items() if v is not None},
+        "measurement": _measurement(known),
         **found.document,
         **_utilization(stated, found.measured_s),
         "neighbours": [each._asdict() for each in neighbours(near, count)],
@@ -129,12 +132,10 @@ def _answer(stated: Stated, known: Measured, count: int) -> tuple[Document, Diag
     return document, found
 
 
-def _shape(stated: Stated) -> Document:
-    """Sizes that tell runs apart."""
-    model = stated.found.model
-    return {n: float(getattr(model, n)) for n in ("n_layers", "d_model", "seq_len")} | {
-        "n_accel": float(stated.found.plan.devices)
-    }
+def _measurement(known: Measured) -> Document:
+    """What was measured, in SI units; results of tests by name."""
+    said = {k: v for k, v in known._asdict().items() if v is not None and k != "tests"}
+    return {**said, "tests": {k: v._asdict() for k, v in known.tests.items()}}
 
 
 def _utilization(stated: Stated, seconds: float) -> Document:

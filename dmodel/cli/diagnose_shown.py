@@ -9,8 +9,14 @@ from dmodel.cli.output import Document, digits, gib, percent, seconds, show_line
 LEAST = 0.01
 """Probability from which a cause is shown."""
 
-MOST = 8
+MOST = 12
 """Causes in the table, at most."""
+
+KINDS = 5
+"""Kinds of cause that are told, at most."""
+
+NO_CAUSE = {"nothing": "ordinary scatter", "otherwise": "something else"}
+"""Kinds that are no cause, in words."""
 
 TERMS = 6
 """Terms of the predicted step that are told."""
@@ -33,6 +39,7 @@ def show(d: Document) -> None:
         *_verdict(d),
         "",
     )
+    show_lines(_kinds(d), "")
     _show_causes(d)
     _show_next(d)
     _show_neighbours(d)
@@ -65,6 +72,12 @@ def _verdict(d: Document) -> list[str]:
             f"{amount(part['predicted'])}; {percent(part['percentile'], 0)} of such runs have less."
         )
     return lines
+
+
+def _kinds(d: Document) -> str:
+    """How likely each kind of cause is."""
+    likely = [(k, p) for k, p in d["kinds"].items() if p >= LEAST][:KINDS]
+    return "By kind: " + ", ".join(f"{NO_CAUSE.get(k, k)} {percent(p, 0)}" for k, p in likely) + "."
 
 
 def _show_causes(d: Document) -> None:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from calibration.information import Choice, Problem
     from calibration.traces import Cases, TraceTable
 
+MOST = 200
+"""Candidates that are made where the file names none, at most."""
+
 Traces = Annotated[
     Path,
     typer.Argument(
@@ -62,7 +65,10 @@ Startup = Annotated[
     ),
 ]
 Most = Annotated[
-    int, typer.Option(min=1, max=2000, help="Candidates at most when the file names none.")
+    int | None,
+    typer.Option(
+        min=1, max=2000, help=f"Candidates at most when the file names none; default: {MOST}."
+    ),
 ]
 
 
@@ -74,7 +80,7 @@ def command(
     criterion: Criterion = "prediction",
     steps: Steps = 20,
     startup_seconds: Startup = 120.0,
-    candidates: Most = 200,
+    candidates: Most = None,
     json: Json = False,
 ) -> None:
     """Choose the runs to measure next within a budget of device time, with a bound on what any
@@ -109,7 +115,7 @@ def _choose(
     profile: str | None,
     criterion: str,
     run: tuple[int, float],
-    candidates: int,
+    candidates: int | None,
     json: bool,
 ) -> None:
     """Write what to measure within a budget [device-second].
@@ -160,7 +166,7 @@ def _write(out: Path, document: Document) -> None:
     say(f"wrote {out}")
 
 
-def _all_runs(table: TraceTable, most: int) -> tuple[TraceTable, np.ndarray, bool]:
+def _all_runs(table: TraceTable, most: int | None) -> tuple[TraceTable, np.ndarray, bool]:
     """Known runs and candidates as one table, which are candidates, and whether they were made up
     here."""
     import numpy as np
@@ -169,8 +175,10 @@ def _all_runs(table: TraceTable, most: int) -> tuple[TraceTable, np.ndarray, boo
 
     own = untimed(table)
     if own.any():
+        if most is not None:
+            raise InputError("--candidates: the file names candidates of its own; leave it out")
         return table, own, False
-    made = other_plans(table, most)
+    made = other_plans(table, MOST if most is None else most)
     if not made.rows:
         raise InputError(
             "no other plan of these jobs divides their sizes; add rows without a time for the "
@@ -184,7 +192,12 @@ def _all_runs(table: TraceTable, most: int) -> tuple[TraceTable, np.ndarray, boo
 
 
 def _answer(
-    table: TraceTable, name: str | None, budget_s: float, criterion: str, asked: Asked, most: int
+    table: TraceTable,
+    name: str | None,
+    budget_s: float,
+    criterion: str,
+    asked: Asked,
+    most: int | None,
 ) -> tuple[Document, Document]:
     import numpy as np
 

@@ -76,9 +76,14 @@ Anyway = Annotated[
 def add_sense(
     document: Document, asked: Asked, mfu: float, tokens: float | None, loss: float | None = None
 ) -> None:
-    """Say in an answer what it has that published runs do not have."""
+    """Say in an answer what it has that published runs do not have; the utilization by the products
+    that there are, where the convention counts more (long sequences, frozen weights)."""
     from dmodel import counts
+    from dmodel.run import CONVENTION
 
+    products = float(counts.product_flops_per_token(asked.model))
+    counted = float(counts.model_flops_per_token(asked.model, CONVENTION))
+    mfu *= min(products / counted, 1.0)
     step_tokens = asked.global_batch * float(asked.model.seq_len)
     parameters = float(counts.active_parameters(asked.model))
     add_oddities(document, parameters, step_tokens, mfu, tokens, loss)

@@ -52,7 +52,9 @@ First = Annotated[bool, typer.Option("--first", help="End at the first alarm.")]
 Idle = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="End when nothing grew for so long.")
 ]
-Every = Annotated[float, typer.Option(metavar="SECONDS", help="Look at the files so often.")]
+Every = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Look at the files so often; default: 2.")
+]
 Lines = Annotated[
     bool, typer.Option("--json", help="Print one JSON document a line for each alarm or news.")
 ]
@@ -67,6 +69,10 @@ class _Asked(NamedTuple):
     every: float
 
 
+EVERY = 2.0
+"""Seconds between two looks, unless said."""
+
+
 def command(
     where: Where,
     profile: ProfileOption = None,
@@ -77,7 +83,7 @@ def command(
     once: Once = False,
     first: First = False,
     idle: Idle = None,
-    every: Every = 2.0,
+    every: Every = None,
     json: Lines = False,
 ) -> None:
     """Follow a log or a table as it grows: is the run at the level of such runs, does it change?
@@ -85,6 +91,7 @@ def command(
     Exit 1 when a run is slower than such runs, became slower, or stands still; else 0.
     """
     _check(least, idle, every, once)
+    every = EVERY if every is None else every
     ready()
     from calibration.importers import settings
     from calibration.watching.runs import Folder, Known
@@ -102,15 +109,15 @@ def command(
         stop(1)
 
 
-def _check(least: float, idle: float | None, every: float, once: bool) -> None:
+def _check(least: float, idle: float | None, every: float | None, once: bool) -> None:
     if not 0.001 <= least <= 1.0:
         raise InputError(f"--least {least:g}: expected a relative change from 0.001 to 1")
-    if not 0.05 <= every <= 3600.0:
+    if every is not None and not 0.05 <= every <= 3600.0:
         raise InputError(f"--every {every:g}: expected 0.05 to 3600 seconds")
     if idle is not None and not 0.0 < idle:
         raise InputError(f"--idle {idle:g}: expected a positive number of seconds")
-    if once and idle is not None:
-        raise InputError("--once ends at once; leave --idle out")
+    if once and (idle is not None or every is not None):
+        raise InputError("--once ends at once; leave --idle and --every out")
 
 
 def _all(folder: Folder, teller: _Teller, asked: _Asked) -> Iterator[Document]:

@@ -19,6 +19,9 @@ ALL_PLACEMENTS: tuple[tuple[str, ...], ...] = tuple(
 )
 """Every order of the groups on the network, the default one first."""
 
+DEGREES = ("tp", "cp", "pp", "ep")
+"""Degrees that a search may choose beside dp."""
+
 SHARDS = ("whole", "domains", "any")
 MICRO_BATCHES = ("powers", "any")
 
@@ -47,6 +50,8 @@ class Choices(struct.PyTreeNode, kw_only=True):
       micro_batch: "powers" of two, or "any" divisor of a rank's share of the batch.
       sp: sequence parallelism beside tp: 1, 0 or both; experts always have it. etp: also split
         experts over divisors of tp.
+      degrees: which of tp, cp, pp and ep there are beside dp. uneven: whether stages may hold
+        different numbers of layers (`dmodel.stages`).
       placements: orders of the groups on the network; empty = the base's own; `ALL_PLACEMENTS`.
       precisions: of the matmuls; empty = the base's and the system's own.
       stack: what the stack makes of each layout (`dmodel.varying`); None = the base's own with all.
@@ -61,7 +66,8 @@ class Choices(struct.PyTreeNode, kw_only=True):
     micro_batch: str = struct.field(pytree_node=False, default="powers")
     sp: tuple[int, ...] = struct.field(pytree_node=False, default=(0, 1))
     etp: bool = struct.field(pytree_node=False, default=False)
-    cp: bool = struct.field(pytree_node=False, default=True)
+    degrees: tuple[str, ...] = struct.field(pytree_node=False, default=DEGREES)
+    uneven: bool = struct.field(pytree_node=False, default=True)
     placements: tuple[tuple[str, ...], ...] = struct.field(pytree_node=False, default=())
     precisions: tuple[PrecisionChoice, ...] = struct.field(pytree_node=False, default=())
     stack: Job | None = struct.field(pytree_node=False, default=None)
@@ -89,6 +95,7 @@ def check_choices(choices: Choices) -> None:
     _check_offered("schedules", choices.schedules, SCHEDULES)
     _check_offered("micro_batch", (choices.micro_batch,), MICRO_BATCHES)
     _check_offered("sp", choices.sp, (0, 1))
+    _check_offered("degrees", ("dp", *choices.degrees), ("dp", *DEGREES))
     if not _are_shares(choices.recompute):
         raise InputError(
             "choices: recompute: expected shares of the layers from 0 to 1, or None for all; "

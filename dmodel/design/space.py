@@ -105,7 +105,7 @@ def degrees(space: Space) -> list[Degrees]:
     for tp, cp in _sequence_splits(space):
         for pp in divisors(space.n_devices // (tp * cp)):
             dp = space.n_devices // (tp * cp * pp)
-            if not _is_short(int(space.model.n_layers), pp) and space.global_batch % dp == 0:
+            if _valid_pp(space, pp) and space.global_batch % dp == 0:
                 experts = _experts(space, dp, tp, cp)
                 found += [Degrees(dp, tp, cp, pp, ep, etp) for ep, etp in experts]
     return found
@@ -117,7 +117,7 @@ def _sequence_splits(space: Space) -> Iterator[tuple[int, int]]:
     for tp in divisors(space.n_devices):
         if not _valid_tp(space, tp):
             continue
-        for cp in divisors(space.n_devices // tp) if space.choices.cp else (1,):
+        for cp in divisors(space.n_devices // tp) if "cp" in space.choices.degrees else (1,):
             if seq_len % cp == 0 and _sp(space, tp, cp):
                 yield tp, cp
 
@@ -130,7 +130,8 @@ def _splits_heads(model: Model, tp: int) -> bool:
 
 def _experts(space: Space, dp: int, tp: int, cp: int) -> list[tuple[int, int]]:
     """(ep, etp) on the ranks of one stage."""
-    splits = product(divisors(_n_experts(space)), _expert_widths(space, tp))
+    groups = divisors(_n_experts(space) if "ep" in space.choices.degrees else 1)
+    splits = product(groups, _expert_widths(space, tp))
     return [(ep, etp) for ep, etp in splits if (dp * tp * cp) % (ep * etp) == 0]
 
 
@@ -153,7 +154,7 @@ def _sp(space: Space, tp: int, cp: int) -> list[int]:
 
 def options(space: Space, split: Degrees) -> Options:
     """What may be chosen with these degrees."""
-    per_stage, chunks = _stages(int(space.model.n_layers), split.pp)
+    per_stage, chunks = _stages(int(space.model.n_layers), split.pp, space.choices.uneven)
     return Options(
         runs=_runs(space, split, chunks),
         recompute=_recompute(space, per_stage),
@@ -165,17 +166,18 @@ def options(space: Space, split: Degrees) -> Options:
 
 
 @lru_cache(maxsize=4096)
-def _stages(layers: int, pp: int) -> tuple[int, list[int]]:
+def _stages(layers: int, pp: int, uneven: bool) -> tuple[int, list[int]]:
     """Layers of the fullest stage, and the valid numbers of chunks per stage."""
     per_stage = int(held(layers, pp, 1).fullest)
     chunks = np.arange(1, per_stage + 1)
-    return per_stage, chunks[short_by(layers, pp, chunks) == 0.0].tolist()
+    valid = (short_by(layers, pp, chunks) == 0.0) & (uneven | (layers % (pp * chunks) == 0))
+    return per_stage, chunks[valid].tolist()
 
 
-@lru_cache(maxsize=4096)
-def _is_short(layers: int, pp: int) -> bool:
-    """Whether layers do not lie on so many stages."""
-    return bool(short_by(layers, pp, 1))
+def _valid_pp(space: Space, pp: int) -> bool:
+    """Whether the layers lie on so many stages."""
+    has = pp == 1 or "pp" in space.choices.degrees
+    return has and 1 in _stages(int(space.model.n_layers), pp, space.choices.uneven)[1]
 
 
 def _sp_taken(space: Space, split: Degrees) -> list[int]:
@@ -328,11 +330,8 @@ def splits(space: Space) -> Splits:
 
 
 def count(space: Space, known: Splits | None = None) -> int:
-    """How many valid plans there are, exactly; none of them is made.
-
-    Args:
-      known: the space's `splits`, where they are made already.
-    """
+    """How many valid plans there are, exactly; none of them is made. known: the space's `splits`,
+    where they are made already."""
     return sum(found.plans for _, found in (splits(space) if known is None else known))
 
 
@@ -354,18 +353,17 @@ def neighbouring_counts(space: Space, at_most: int = 2) -> list[int]:
 
 def _counts_below(space: Space, limit: int) -> set[int]:
     """Products of one allowed degree of each kind, below a limit."""
-    sequence = divisors(int(space.model.seq_len)) if space.choices.cp else (1,)
+    sequence = divisors(int(space.model.seq_len)) if "cp" in space.choices.degrees else (1,)
     heads = gcd(*(int(n) for n in counts_of(space.model, "SPLIT"))) or space.n_devices
     counts = {tp for tp in divisors(heads) if _valid_tp(space, tp)}
-    for parts in (_stage_counts(space.model), divisors(space.global_batch), sequence):
-        # one device is always a valid count, so far ones are not the nearest: without them the set
-        # stays small
+    for parts in (_stage_counts(space), divisors(space.global_batch), sequence):
+        # one device is always a valid count, so that far ones are not the nearest
         counts = {n for n in starmap(mul, product(parts, counts)) if n < limit}
     return counts
 
 
 WHOLE = ("n_heads", "n_kv_heads", "n_experts")
-"""Sizes of parts that degrees divide, and that are whole numbers."""
+"""Whole numbers of parts that degrees divide."""
 
 
 def _n_experts(space: Space) -> int:
@@ -374,13 +372,13 @@ def _n_experts(space: Space) -> int:
 
 
 def _valid_tp(space: Space, tp: int) -> bool:
-    return _splits_heads(space.model, tp) and bool(_sp(space, tp, 1))
+    has = tp == 1 or "tp" in space.choices.degrees
+    return has and _splits_heads(space.model, tp) and bool(_sp(space, tp, 1))
 
 
-def _stage_counts(model: Model) -> list[int]:
+def _stage_counts(space: Space) -> list[int]:
     """Stages on which the layers can lie."""
-    layers = int(model.n_layers)
-    return [pp for pp in range(1, layers + 1) if not _is_short(layers, pp)]
+    return [pp for pp in range(1, int(space.model.n_layers) + 1) if _valid_pp(space, pp)]
 
 
 def check(space: Space) -> None:

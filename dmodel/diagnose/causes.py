@@ -23,7 +23,7 @@ class Change(NamedTuple):
       leaf: dotted name, such as `plan.flash` or `network.bytes_per_s[outer]`.
       by: "times", "toward" (a share of the way to `value`), "at most", or "shared" (at most a share
         of it for each device of a node).
-      value: of a test, the size itself.
+      value: but for "toward", what it takes in place of the size; None = the size.
     """
 
     leaf: str
@@ -76,7 +76,7 @@ class Cause(NamedTuple):
       probability: before anything is measured [1]. why: it is as probable as that.
       source, date: of what the reason stands on, "" where it is judged.
       size: how large it may be. changes: what it does. begins: whether it may begin while a run
-        goes on.
+        goes on. machine: whether it is of the machines: the same run elsewhere does not have it.
     """
 
     name: str
@@ -89,6 +89,7 @@ class Cause(NamedTuple):
     size: Size
     changes: tuple[Change, ...]
     begins: bool
+    machine: bool
 
 
 class Read(NamedTuple):
@@ -142,7 +143,8 @@ class Beliefs(NamedTuple):
       causes: in the order of the file. nothing, otherwise: probability and title of ordinary
         scatter, and of what is no cause of the list.
       scales: Student-t scales of ln(observable) of the latter.
-      reading: Student-t scales of a profiler's readings. parts: how much more than compute the
+      reading: Student-t scales of a profiler's readings, and of one run against the same on other
+        machines ("elsewhere"). parts: how much more than compute the
         parts of a step may be off. effect: prior of sizes by what they do.
     """
 
@@ -183,7 +185,7 @@ def beliefs() -> Beliefs:
         nothing=(table["nothing"]["probability"], table["nothing"]["title"]),
         otherwise=(table["otherwise"]["probability"], table["otherwise"]["title"]),
         scales=table["otherwise"]["scales"],
-        reading={name: table["reading"][name] for name in ("compute", "exposed")},
+        reading={name: table["reading"][name] for name in ("compute", "exposed", "elsewhere")},
         parts=table["reading"]["parts"],
         effect=Effect(*(table["effect"][name] for name in Effect._fields)),
     )
@@ -221,6 +223,7 @@ def _cause(entry: Mapping[str, Any]) -> Cause:
         ),
         changes=_changes(entry["changes"]),
         begins=entry.get("begins", False),
+        machine=entry.get("machine", entry.get("begins", False)),
     )
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dmodel import uncertainty
 from dmodel.diagnose.causes import Beliefs, Cause, beliefs
-from dmodel.diagnose.measured import Measured, step_seconds
+from dmodel.diagnose.measured import ELSEWHERE, Measured, in_seconds, step_seconds
 from dmodel.diagnose.posterior import NOTHING, Posterior, Table, posterior, table
 from dmodel.diagnose.responses import LEAST_EXPOSED, OBSERVABLES, Responses, responses
 from dmodel.diagnose.subject import Subject
-from dmodel.diagnose.telling import Seen, Told, best_for, is_cause, told
+from dmodel.diagnose.telling import Run, Seen, Told, best_for, densities, is_cause, told
 from dmodel.diagnose.variants import Variants, variants
 
 INSIDE, SLOWER, FASTER = "inside", "slower", "faster"
@@ -25,7 +26,8 @@ class Explanation(NamedTuple):
     """One hypothesis after the measurement.
 
     Attributes:
-      name, title: a short name, and a line. probability: after the measurement [1].
+      name, title: a short name, and a line. kind: of cause, or its name where it is none.
+      probability: after the measurement [1].
       seconds: of the step that it explains: what the case with it takes more than without.
       size: how large it is where it is the cause, spread: standard deviation; None of what has no
         size. says: the size in words, "" for none.
@@ -34,6 +36,7 @@ class Explanation(NamedTuple):
 
     name: str
     title: str
+    kind: str
     probability: float
     seconds: float
     size: float | None
@@ -68,6 +71,14 @@ class Diagnosis(NamedTuple):
     terms: dict[str, float]
 
     @property
+    def kinds(self) -> dict[str, float]:
+        """Probability of every kind of cause, most likely first; they add up to 1."""
+        total: dict[str, float] = {}
+        for each in self.causes:
+            total[each.kind] = total.get(each.kind, 0.0) + each.probability
+        return dict(sorted(total.items(), key=lambda pair: -pair[1]))
+
+    @property
     def document(self) -> dict[str, Any]:
         """As plain data."""
         low, high = self.interval
@@ -79,6 +90,7 @@ class Diagnosis(NamedTuple):
             "level": 1.0 - 2.0 * TAIL,
             "percentile": self.percentile,
             "ratio": self.measured_s / self.predicted_s,
+            "kinds": self.kinds,
             "causes": [each._asdict() for each in self.causes],
             "test": self.test,
             "parts": self.parts,
@@ -108,9 +120,12 @@ def diagnose(run: Subject, measured: Measured, held: Beliefs | None = None) -> D
     cases = variants(run, held.causes)
     found = responses(run, cases)
     of = table(run, cases, found, held, measured.kind)
-    seen = [0, *(OBSERVABLES.index(name) for name in measured.beside)]
-    said = posterior(of, _logs(seconds, measured, found)[None], seen)
-    tests = told(Seen(run, cases, found, of, said, seconds, frozenset(measured.beside)))
+    beside = _beside(run, measured)
+    seen = [0, *(OBSERVABLES.index(name) for name in beside)]
+    ready = Run(run, cases, found, seconds)
+    logs = _logs({"time": seconds, **beside}, found)
+    said = posterior(of, logs[None], seen, densities(ready, of, measured.tests))
+    tests = told(Seen(ready, of, said, frozenset({*beside, *measured.tests})))
     scale = float(np.sqrt(found.cov[0, 0, 0] + run.misfit**2))
     predicted = float(found.time[0])
     low, high = uncertainty.band(predicted, scale, 1.0 - 2.0 * TAIL)
@@ -122,17 +137,24 @@ def diagnose(run: Subject, measured: Measured, held: Beliefs | None = None) -> D
         percentile=float(uncertainty.share_below(np.log(seconds / predicted) / scale)),
         causes=_ranked(held, cases, (of, said), tests, seconds),
         faint={name: float(np.expm1(change)) for name, change in of.faint.items()},
-        parts=_parts(measured, found, of),
+        parts=_parts(beside, found, of),
         test=_recommended(tests, of, said),
         terms=found.terms,
     )
 
 
-def _logs(seconds: float, measured: Measured, found: Responses) -> np.ndarray:
+def _beside(run: Subject, measured: Measured) -> dict[str, float]:
+    """What is known beside the step, by observable, in seconds and bytes."""
+    if measured.elsewhere is None:
+        return measured.beside
+    elsewhere = in_seconds(measured.kind, measured.elsewhere, *run.records)
+    return {**measured.beside, ELSEWHERE: elsewhere}
+
+
+def _logs(known: Mapping[str, float], found: Responses) -> np.ndarray:
     """ln of what is measured, as `Responses.mean` has it."""
     least = {"exposed": LEAST_EXPOSED * float(found.time[0])}
-    beside = [value + least.get(name, 0.0) for name, value in measured.beside.items()]
-    return np.log(np.array([seconds, *beside]))
+    return np.log(np.array([value + least.get(name, 0.0) for name, value in known.items()]))
 
 
 def _ranked(
@@ -157,11 +179,13 @@ def _ranked(
             more = float(weights @ one.time) - stated
             size = _size(cause, weights, one.size)
             says = _says(cause, size, cases.labels[one.column[int(weights.argmax())]])
-            found.append(Explanation(name, cause.title, probability, more, *size, says, told_by))
+            head = (name, cause.title, cause.family, probability)
+            found.append(Explanation(*head, more, *size, says, told_by))
         else:
             title = titles.get(name, held.otherwise[1])
             rest = seconds - stated
-            found.append(Explanation(name, title, probability, rest, None, None, "", told_by))
+            head = (name, title, name, probability)
+            found.append(Explanation(*head, rest, None, None, "", told_by))
     return tuple(sorted(found, key=lambda each: -each.probability))
 
 
@@ -208,8 +232,8 @@ def _about(best: Told, k: int) -> dict[str, Any]:
     return {
         "name": test.name,
         "does": test.does,
-        "looks": outcome.looks[k],
-        "unit": outcome.unit,
+        "looks": outcome.of.looks[k],
+        "unit": outcome.of.unit,
         "minutes": test.minutes,
     }
 
@@ -233,17 +257,18 @@ def _recommended(tests: list[Told], of: Table, said: Posterior) -> dict[str, Any
     }
 
 
-def _parts(measured: Measured, found: Responses, of: Table) -> dict[str, dict[str, float]]:
+def _parts(known: Mapping[str, float], found: Responses, of: Table) -> dict[str, dict[str, float]]:
     """What is known beside the step against the prediction."""
     predicted = {
         "compute": float(found.seconds[1, 0, 0]),
         "exposed": float(found.seconds[2, 0, 0]),
         "memory": float(found.memory[0]),
+        ELSEWHERE: float(found.time[0]),
     }
     scale = np.sqrt(np.diagonal(of.scaled[0].scale[0]))
-    logs = dict(zip(measured.beside, _logs(1.0, measured, found)[1:], strict=True))
+    logs = dict(zip(known, _logs(known, found), strict=True))
     result = {}
-    for name, value in measured.beside.items():
+    for name, value in known.items():
         at = OBSERVABLES.index(name)
         gap = (logs[name] - of.scaled[0].mean[0, at]) / scale[at]
         share = float(uncertainty.share_below(gap))

@@ -1,12 +1,15 @@
-"""What was measured of a run, from words: `5.2s`, `6785tok/s/gpu`, `41%mfu`, `memory=61GB`."""
+"""What was measured of a run, from words: `5.2s`, `6785tok/s/gpu`, `41%mfu`, `memory=61GB`,
+`elsewhere=3.1s`, `network-inside=18GB/s`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dmodel import counts
+from dmodel.diagnose.causes import Test, tests
 from dmodel.errors import InputError
 from dmodel.records import Cluster, Model, Plan
 from dmodel.run import CONVENTION
@@ -41,9 +44,19 @@ UNITS: dict[str, tuple[str, float]] = {
 BESIDE = {"compute": "s", "exposed": "s", "memory": "byte"}
 """What may be measured beside the step, and its unit."""
 
+ELSEWHERE = "elsewhere"
+"""A figure of the step of the same run on other machines, which are as stated."""
+
 _AMOUNT = re.compile(
     r"([0-9][0-9_,]*(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*(.+)", re.IGNORECASE
 )
+
+
+class Result(NamedTuple):
+    """What a test showed: a number, in byte/s, s or 1 ("a ratio")."""
+
+    value: float
+    unit: str
 
 
 class Measured(NamedTuple):
@@ -55,6 +68,8 @@ class Measured(NamedTuple):
         while nothing computes, as a profiler tells them; None = not measured.
       memory: peak of a device [byte]; None = not measured.
       text: of the step's measurement, as it was written.
+      elsewhere: of the step of the same run on machines as stated, of the same kind and in the same
+        unit as `value`; None = not measured. tests: results by the name of the test.
     """
 
     kind: str
@@ -63,6 +78,8 @@ class Measured(NamedTuple):
     exposed: float | None = None
     memory: float | None = None
     text: str = ""
+    elsewhere: float | None = None
+    tests: Mapping[str, Result] = MappingProxyType({})
 
     @property
     def beside(self) -> dict[str, float]:
@@ -98,32 +115,95 @@ def measured(texts: Sequence[str], option: str = "--measured") -> Measured:
     0.85
 
     Raises:
-      InputError: none of the step, or two; an unknown kind or unit.
+      InputError: none of the step, or two; an unknown kind or unit; of other machines another kind
+        of figure than of these.
     """
+    text, beside = _apart(texts, option)
+    kind, value = _step(text, option)
+    known: dict[str, Any] = {}
+    for each in beside:
+        name, _, said = map(str.strip, each.partition("="))
+        if name in known:
+            raise InputError(f"{option}: {name} is given twice; give it once")
+        known[name] = _known(name, said, kind, f"{option} {each!r}")
+    done = {name: x for name, x in known.items() if isinstance(x, Result)}
+    rest = {name: x for name, x in known.items() if name not in done}
+    return Measured(kind, value, **rest, text=text, tests=MappingProxyType(done))
+
+
+def _apart(texts: Sequence[str], option: str) -> tuple[str, list[str]]:
+    """The figure of the step, and the others."""
     steps = [text for text in texts if "=" not in text or text.strip().startswith("step=")]
     if len(steps) != 1:
         raise InputError(
             f"{option}: expected one figure of the step, such as 5.2s, 6785tok/s/gpu or 41%mfu; "
             f"got {len(steps)}{': ' + ', '.join(steps) if steps else ''}"
         )
-    text = steps[0].strip().removeprefix("step=")
-    value, (kind, factor) = amount(text, UNITS, option)
+    return steps[0].strip().removeprefix("step="), [t for t in texts if t is not steps[0]]
+
+
+def _step(text: str, what: str) -> tuple[str, float]:
+    """Kind of a figure of the step, and its value in SI units."""
+    value, (kind, factor) = amount(text, UNITS, what)
     if kind == "mfu" and not value * factor <= 1.0:
-        raise InputError(f"{option} {text!r}: expected a utilization up to 100 % (41%mfu, 0.41mfu)")
-    beside: dict[str, float] = {}
-    for each in texts:
-        if each is steps[0]:
-            continue
-        name, _, amount_text = map(str.strip, each.partition("="))
-        if name not in BESIDE:
-            raise InputError(
-                f"{option} {each!r}: unknown kind {name!r}; expected one of step, "
-                f"{', '.join(BESIDE)}"
-            )
-        if name in beside:
-            raise InputError(f"{option}: {name} is given twice; give it once")
-        beside[name] = _beside(name, amount_text, f"{option} {each!r}")
-    return Measured(kind, value * factor, **beside, text=text)
+        raise InputError(f"{what} {text!r}: expected a utilization up to 100 % (41%mfu, 0.41mfu)")
+    return kind, value * factor
+
+
+def _known(name: str, text: str, kind: str, what: str) -> float | Result:
+    """What is known beside a step's figure of some kind, in SI units."""
+    if name in BESIDE:
+        return _beside(name, text, what)
+    if name == ELSEWHERE:
+        other, value = _step(text, what)
+        if other != kind:
+            raise InputError(f"{what}: expected the unit of the step's own figure")
+        return value
+    test = results().get(name)
+    if test is None:
+        raise InputError(
+            f"{what}: unknown kind {name!r}; expected one of step, "
+            f"{', '.join((*BESIDE, ELSEWHERE, *results()))}; what a configuration shows is an "
+            "option of the plan"
+        )
+    return _result(test, text, what)
+
+
+def results() -> dict[str, Test]:
+    """Tests of one number, by name: those whose result can be told."""
+    return {t.name: t for t in tests() if t.changes or t.without or len(t.reads) == 1}
+
+
+def _result(test: Test, text: str, what: str) -> Result:
+    """What a test showed, in words.
+
+    Raises:
+      InputError: no positive number, or not of the test.
+    """
+    unit = _unit(test, text)
+    try:
+        value = 0.01 * quantity(text[:-1], "1") if text.endswith("%") else quantity(text, unit)
+    except ValueError as error:
+        raise InputError(f"{what}: {error}") from None
+    is_bare = unit == "s" and not text[-1:].isalpha()
+    if is_bare or not 0.0 < value < 1e300:
+        raise InputError(f"{what}: expected {_expected(test, unit)}")
+    return Result(value, unit)
+
+
+def _unit(test: Test, text: str) -> str:
+    """Unit of a result: bandwidths may be told as they are, and over the catalog's."""
+    if not test.reads:
+        return "s"
+    is_rate = test.reads[0].leaf.startswith("network.bytes_per_s")
+    return "byte/s" if is_rate and text[-1:].isalpha() else "1"
+
+
+def _expected(test: Test, unit: str) -> str:
+    """A result in words."""
+    if unit == "1":
+        return f"{test.reads[0].looks}, such as 0.8 or 80%"
+    return "seconds of a step, such as 4.1s" if unit == "s" else "a rate, such as 18GB/s"
 
 
 def _beside(name: str, text: str, what: str) -> float:
@@ -146,23 +226,9 @@ def step_seconds(of: Measured, cluster: Cluster, model: Model, plan: Plan) -> fl
     """Seconds of a step by a measurement, with the stated batch, sequence length and peak.
 
     Raises:
-      InputError: parts of the step are longer than it, or it is faster than the peak rate.
+      InputError: parts of the step are longer than it.
     """
-    tokens = float(plan.global_batch) * float(model.seq_len)
-    devices = float(plan.devices)
-
-    def flops() -> float:
-        return tokens * float(counts.model_flops_per_token(model, CONVENTION)) / devices
-
-    by_kind: dict[str, Callable[[], float]] = {
-        "time": lambda: of.value,
-        "tokens_per_s": lambda: tokens / of.value,
-        "tokens_per_s_per_device": lambda: tokens / (of.value * devices),
-        "sequences_per_s": lambda: float(plan.global_batch) / of.value,
-        "mfu": lambda: flops() / (of.value * float(cluster.chip.flops_per_s)),
-        "flops_per_s_per_device": lambda: flops() / of.value,
-    }
-    seconds = by_kind[of.kind]()
+    seconds = in_seconds(of.kind, of.value, cluster, model, plan)
     for name in ("compute", "exposed"):
         part = of.beside.get(name, 0.0)
         if part > 1.001 * seconds:
@@ -176,3 +242,22 @@ def step_seconds(of: Measured, cluster: Cluster, model: Model, plan: Plan) -> fl
             "s; exposed is what nothing computes beside"
         )
     return seconds
+
+
+def in_seconds(kind: str, value: float, cluster: Cluster, model: Model, plan: Plan) -> float:
+    """Seconds of a step by one figure of it, with the stated batch, sequence length and peak."""
+    tokens = float(plan.global_batch) * float(model.seq_len)
+    devices = float(plan.devices)
+
+    def flops() -> float:
+        return tokens * float(counts.model_flops_per_token(model, CONVENTION)) / devices
+
+    by_kind: dict[str, Callable[[], float]] = {
+        "time": lambda: value,
+        "tokens_per_s": lambda: tokens / value,
+        "tokens_per_s_per_device": lambda: tokens / (value * devices),
+        "sequences_per_s": lambda: float(plan.global_batch) / value,
+        "mfu": lambda: flops() / (value * float(cluster.chip.flops_per_s)),
+        "flops_per_s_per_device": lambda: flops() / value,
+    }
+    return by_kind[kind]()

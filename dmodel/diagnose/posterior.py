@@ -7,8 +7,9 @@ about the model's, with the scale matrix
 
 the first term what the coefficients leave open; D what the model may be off by in compute, in what
 is exposed and in the rest, sized so that the step as a whole is off by the profile's `misfit`; R
-what a profiler's readings are off by, and the spread of memory. Sizes have a flat prior on their
-scale, weighed by how much they change the step (`causes.Effect`).
+what a profiler's readings are off by, and the spread of memory. The same run elsewhere shares all
+of that but what a cause moves between the parts. Sizes have a flat prior on their scale, weighed by
+how much they change the step (`causes.Effect`); results of tests count beside, each independent.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ class Scaled(NamedTuple):
     """One hypothesis on its sizes.
 
     Attributes:
-      mean, scale: ln of what it would show, `[size, 4]`, and how sure that is `[size, 4, 4]`.
+      mean, scale: ln of what it would show, `[size, 5]`, and how sure that is `[size, 5, 5]`.
       size: the sizes; weight: their prior, which adds up to 1, `[size]`.
-      time: seconds that the step would seem to take, `[size]`. column: the nearest variant.
+      time: seconds that the step would seem to take, `[size]`.
+      columns: its variants `[grid]`; pick: weights of these at the sizes, `[size, grid]`.
     """
 
     mean: np.ndarray
@@ -44,7 +46,17 @@ class Scaled(NamedTuple):
     size: np.ndarray
     weight: np.ndarray
     time: np.ndarray
-    column: np.ndarray
+    columns: np.ndarray
+    pick: np.ndarray
+
+    @property
+    def column(self) -> np.ndarray:
+        """The nearest variant, `[size]`."""
+        return self.columns[self.pick.argmax(1)]
+
+    def at(self, values: np.ndarray) -> np.ndarray:
+        """Values of all variants `[n, …]` at the sizes, `[size, …]`."""
+        return np.tensordot(self.pick, values[self.columns], 1)
 
 
 class Table(NamedTuple):
@@ -84,9 +96,10 @@ def table(
       kind: of what is measured of the step: "time", or a name of `measured.RATES` or
         `measured.UTILIZATION`.
     """
-    mean = found.mean.copy()
-    mean[:, 0] += apparent(found, kind)
-    scale = found.cov + _own(subject, found, held)
+    mean, seems = found.mean.copy(), apparent(found, kind)
+    mean[:, 0] += seems
+    mean[:, OBSERVABLES.index("elsewhere")] += seems[cases.home]
+    scale = found.cov + _own(subject, cases, found, held)
     names, prior, parts, faint = [NOTHING], [held.nothing[0]], [_at(mean, scale, 0)], {}
     for i, cause in enumerate(held.causes):
         columns = np.flatnonzero(cases.cause == i)
@@ -106,25 +119,29 @@ def table(
     return Table(tuple(names), np.array(prior) / sum(prior), tuple(parts), faint)
 
 
-def _own(subject: Subject, found: Responses, held: Beliefs) -> np.ndarray:
-    """What is not the coefficients' doing, `[4, 4]`: A D Aᵀ + R."""
+def _own(subject: Subject, cases: Variants, found: Responses, held: Beliefs) -> np.ndarray:
+    """What is not the coefficients' doing, `[n, 5, 5]`: A D Aᵀ + R."""
     parts = np.array([held.parts[name] for name in ("compute", "exposed", "rest")])
-    off = subject.misfit / np.sqrt(((found.shares * parts) ** 2).sum())
+    stated = found.shares[0]
+    off = subject.misfit / np.sqrt(((stated * parts) ** 2).sum())
     # where little is exposed, its logarithm hardly moves
-    seen = found.shares[1] / (found.shares[1] + LEAST_EXPOSED)
-    of_parts = np.zeros((4, 3))
-    of_parts[0] = found.shares
+    seen = stated[1] / (stated[1] + LEAST_EXPOSED)
+    of_parts = np.zeros((5, 3))
+    of_parts[[0, 4]] = stated
     of_parts[1, 0], of_parts[2, 1] = 1.0, seen
     spread = of_parts * parts * off
-    reading = np.array([0.0, held.reading["compute"], held.reading["exposed"], 0.0])
-    reading[3] = subject.memory_spread
-    return spread @ spread.T + np.diag(reading**2)
+    moved = (found.shares - found.shares[cases.home]) * parts * off
+    reading = np.zeros((cases.count, 5))
+    reading[:, 1:4] = held.reading["compute"], held.reading["exposed"], subject.memory_spread
+    reading[:, 4] = np.hypot(held.reading["elsewhere"], np.linalg.norm(moved, axis=1))
+    return spread @ spread.T + np.eye(5) * reading[:, None] ** 2
 
 
 def _at(mean: np.ndarray, scale: np.ndarray, column: int) -> Scaled:
     at = slice(column, column + 1)
     time = np.exp(mean[at, 0])
-    return Scaled(mean[at], scale[at], np.ones(1), np.ones(1), time, np.array([column]))
+    one = np.ones(1)
+    return Scaled(mean[at], scale[at], one, one, time, np.array([column]), np.ones((1, 1)))
 
 
 def _spread_out(
@@ -151,7 +168,8 @@ def _spread_out(
         size=fine,
         weight=weight / weight.sum(),
         time=np.exp(means[:, 0]),
-        column=columns[pick.argmax(1)],
+        columns=columns,
+        pick=pick,
     )
 
 
@@ -180,15 +198,22 @@ class Posterior(NamedTuple):
     evidence: np.ndarray
 
 
-def posterior(of: Table, measured: np.ndarray, seen: Sequence[int]) -> Posterior:
+def posterior(
+    of: Table,
+    measured: np.ndarray,
+    seen: Sequence[int],
+    beside: Sequence[np.ndarray] | None = None,
+) -> Posterior:
     """Bayes, for several measurements of one run at once.
 
     Args:
       measured: ln of what is measured, `[run, k]`. seen: which observables these are, `[k]`.
+      beside: ln density of what else is known, by hypothesis at its sizes, `[size]` each.
     """
     sums, sizes = [], []
-    for one in of.scaled:
+    for i, one in enumerate(of.scaled):
         terms = log_density(measured, one, seen) + np.log(np.maximum(one.weight, 1e-300))
+        terms += 0.0 if beside is None else beside[i]
         top = terms.max(1, keepdims=True)
         total = top[:, 0] + np.log(np.exp(terms - top).sum(1))
         sums.append(total)

@@ -15,9 +15,10 @@ from dmodel.diagnose.variants import Variants
 from dmodel.recorded import Recorded
 from dmodel.step import memory_use, step_time
 
-OBSERVABLES = ("time", "compute", "exposed", "memory")
+OBSERVABLES = ("time", "compute", "exposed", "memory", "elsewhere")
 """What may be measured, in order: seconds of a step; seconds in which a device computes; seconds in
-which it waits for others or for messages while nothing computes; bytes of the fullest device."""
+which it waits for others or for messages while nothing computes; bytes of the fullest device;
+seconds of a step of the same run on machines as stated."""
 
 LEAST_EXPOSED = 0.01
 """Share of the predicted step that is added to exposed seconds before their logarithm: less than
@@ -51,9 +52,9 @@ class Responses(NamedTuple):
     Attributes:
       seconds: time, compute and exposed at the points of the coefficients, `[3, point, n]` [s].
       memory: `[n]` [byte].
-      mean: ln of the four observables, `[n, 4]`. cov: what the coefficients leave open of them,
-        `[n, 4, 4]`, memory's aside.
-      shares: of the stated step that are compute, exposed, and neither, `[3]` [1].
+      mean: ln of the observables, `[n, 5]`. cov: what the coefficients leave open of them,
+        `[n, 5, 5]`, memory's aside.
+      shares: of each step that are compute, exposed, and neither, `[n, 3]` [1].
       terms: of the stated step by cause, of the prediction [s].
       rate, peak: what a variant's tokens, and the peak of its utilization, are over the stated
         ones, `[n]` [1].
@@ -82,21 +83,28 @@ def responses(subject: Subject, cases: Variants) -> Responses:
     memory = MEMORY(cases.records.model, cases.records.plan, footprint)["memory"]
     memory = np.broadcast_to(memory, (cases.count,))
     least = LEAST_EXPOSED * seconds[0, 0, 0]
-    logs = np.log(np.stack([seconds[0], seconds[1], seconds[2] + least]))
-    total, compute, exposed = seconds[:, 0, 0]
-    mean = np.concatenate([logs[:, 0].T, np.log(memory)[:, None]], 1)
-    cov = np.zeros((cases.count, 4, 4))
-    cov[:, :3, :3] = _covariance(logs)
+    elsewhere = seconds[0][:, cases.home]
+    logs = np.log(np.stack([seconds[0], seconds[1], seconds[2] + least, elsewhere]))
+    mean = np.insert(logs[:, 0].T, 3, np.log(memory), 1)
+    cov = np.zeros((cases.count, 5, 5))
+    timed = np.array([0, 1, 2, 4])
+    cov[:, timed[:, None], timed] = _covariance(logs)
     return Responses(
         seconds=seconds,
         memory=memory,
         mean=mean,
         cov=cov,
-        shares=np.array([compute, exposed, max(total - compute - exposed, 0.0)]) / total,
+        shares=_shares(*seconds[:, 0]),
         terms={name: float(values[0, 0]) for name, values in terms.items()},
         rate=_tokens(cases.records) / _tokens(cases.records)[0],
         peak=cases.beside["reading.peak"],
     )
+
+
+def _shares(total: np.ndarray, compute: np.ndarray, exposed: np.ndarray) -> np.ndarray:
+    """Shares of steps that are compute, exposed, and neither, `[n, 3]`."""
+    rest = np.maximum(total - compute - exposed, 0.0)
+    return np.stack([compute, exposed, rest], 1) / total[:, None]
 
 
 def _tokens(records: Records) -> np.ndarray:

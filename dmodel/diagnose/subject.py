@@ -119,6 +119,9 @@ def subject(run: Stated) -> Subject:
 MOST = 4
 """Other readings of a kind that are looked at: the nearest."""
 
+FAR = 2.0
+"""Sum of the logarithms of what tells two chips apart from which nobody takes one for the other."""
+
 
 def _releases(run: Stated, records: Records) -> list[Other]:
     """The same question of other releases of its stack, the newest first."""
@@ -139,7 +142,7 @@ def _releases(run: Stated, records: Records) -> list[Other]:
 
 
 def _chips(run: Stated, records: Records) -> list[Other]:
-    """The same plan on other chips of the same generation, in the stated network."""
+    """The same plan on chips like the stated one, in the stated network, the nearest first."""
     mine, cluster = run.accelerator, records.cluster
     if known_name("chips", mine) is None:
         return []
@@ -152,7 +155,23 @@ def _chips(run: Stated, records: Records) -> list[Other]:
         except InputError:
             continue
         found.append(Other(name, records._replace(cluster=other)))
-    return found
+    apart = {other.label: _apart(other.records, records) for other in found}
+    near = filter(lambda other: apart[other.label] <= FAR, found)
+    return sorted(near, key=lambda other: apart[other.label])
+
+
+def _apart(one: Records, other: Records) -> float:
+    """How far apart two chips are: logarithms of their rates and memories [1]."""
+    ratio = np.log(_rates(one)) - np.log(_rates(other))
+    return float(np.abs(ratio).sum())
+
+
+def _rates(records: Records) -> np.ndarray:
+    """What tells chips apart."""
+    each = records.cluster.chip
+    return np.array(
+        [each.flops_per_s, each.attention_flops_per_s, each.hbm_bytes_per_s, each.hbm_bytes], float
+    )
 
 
 def _unlike(others: list[Other], stated: Records) -> tuple[Other, ...]:
@@ -171,9 +190,8 @@ def _unlike(others: list[Other], stated: Records) -> tuple[Other, ...]:
 
 def _numbers(records: Records) -> list[float]:
     """What decides time and memory, the network aside."""
-    each = records.cluster.chip
-    rates = (each.flops_per_s, each.attention_flops_per_s, each.hbm_bytes_per_s, each.hbm_bytes)
-    return [float(x) for x in (*rates, *jax.tree.leaves((records.model, records.plan)))]
+    rest = jax.tree.leaves((records.model, records.plan))
+    return [float(x) for x in (*_rates(records), *rest)]
 
 
 def _structure(records: Records) -> Any:

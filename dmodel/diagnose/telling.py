@@ -4,16 +4,19 @@ The model says what each cause would show of each test."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from dmodel import uncertainty
 from dmodel.diagnose.causes import Change, Test, tests
+from dmodel.diagnose.measured import Result
 from dmodel.diagnose.posterior import NOTHING, OTHERWISE, Posterior, Table
 from dmodel.diagnose.responses import MEMORY, Responses, seconds_of
 from dmodel.diagnose.subject import Records, Subject
 from dmodel.diagnose.variants import Variants, moved
+from dmodel.errors import InputError
 
 LEAST = 0.005
 """Probability below which a hypothesis does not count for a choice of tests."""
@@ -34,26 +37,38 @@ FIRST = 0.01
 """What is added to shares before their logarithm."""
 
 
-class Outcome(NamedTuple):
-    """What a test would show under every hypothesis.
+class Shown(NamedTuple):
+    """What a test would show of every variant.
 
     Attributes:
-      mean, variance: of ln(what is seen), `[hypothesis, k]`; k is 1 but for tests that tell several
-        numbers. looks: what each of these is, `[k]`. unit: "s", or "1" of ratios and shares.
-      factor, offset: what is seen is `factor · exp(mean) − offset`.
+      logs: ln(what is seen), `[n, k]`; k is 1 but for tests that tell several numbers.
+      looks: what each of these is, `[k]`. unit: "s", or "1" of ratios and shares.
+      factor, offset: what is seen is `factor · exp(logs) − offset`.
     """
 
-    mean: np.ndarray
-    variance: np.ndarray
+    logs: np.ndarray
     looks: tuple[str, ...]
     unit: str
     factor: float = 1.0
     offset: np.ndarray | float = 0.0
 
+
+class Outcome(NamedTuple):
+    """What a test would show under every hypothesis.
+
+    Attributes:
+      mean, variance: of ln(what is seen), `[hypothesis, k]`. of: each variant's.
+    """
+
+    mean: np.ndarray
+    variance: np.ndarray
+    of: Shown
+
     def shown(self, k: int) -> np.ndarray:
         """One of the numbers as people see it, `[hypothesis]`."""
-        offset = np.broadcast_to(self.offset, self.mean.shape[1])
-        return self.factor * np.maximum((np.exp(self.mean[:, k]) - offset[k]).round(12), 0.0)
+        offset = np.broadcast_to(self.of.offset, self.mean.shape[1])
+        seen = (np.exp(self.mean[:, k]) - offset[k]).round(12)
+        return self.of.factor * np.maximum(seen, 0.0)
 
     def telling(self, p: np.ndarray, hypothesis: int | None = None) -> int:
         """Which of the numbers tells most of a hypothesis against the first one, or of all."""
@@ -82,15 +97,22 @@ class Told(NamedTuple):
         return self.information / (self.test.minutes + ANY)
 
 
-class Seen(NamedTuple):
-    """All that tests are judged by: what was measured, and what it says of one run."""
+class Run(NamedTuple):
+    """One run, what it would show under every cause, and its measured seconds of a step."""
 
     subject: Subject
     cases: Variants
     found: Responses
+    seconds: float
+
+
+class Seen(NamedTuple):
+    """All that tests are judged by: a run, what its measurements say, and the names of what is
+    known beside the step."""
+
+    run: Run
     table: Table
     said: Posterior
-    seconds: float
     known: frozenset[str]
 
 
@@ -98,51 +120,91 @@ def told(seen: Seen) -> list[Told]:
     """All tests that can be done and tell something, the best first."""
     results = []
     for test in tests():
-        outcome = _outcome(seen, test)
-        if outcome is not None:
+        shown = None if seen.known & {test.name, *test.parts} else _shown(seen.run, test)
+        if shown is not None:
+            outcome = _summed(seen, test, shown)
             results.append(_judged(test, outcome, seen.said.probability[0]))
     useful = [each for each in results if each.information > 1e-3]
     return sorted(useful, key=lambda each: -each.worth)
 
 
-def _outcome(seen: Seen, test: Test) -> Outcome | None:
-    """None where the test cannot be done, or is done already."""
+def densities(run: Run, of: Table, results: Mapping[str, Result]) -> list[np.ndarray]:
+    """ln density of results of tests under every hypothesis at its sizes, `[size]` each: Student-t
+    as measurements are, about what the test would show.
+
+    Raises:
+      InputError: a test that this run cannot have.
+    """
+    known = {test.name: test for test in tests()}
+    total = [np.zeros(len(one.size)) for one in of.scaled]
+    for name, result in results.items():
+        test = known[name]
+        shown = _shown(run, test)
+        if shown is None:
+            raise InputError(f"{name}: tells nothing of this plan; leave it out")
+        x = np.log(_as_shown(run, test, result) / shown.factor + shown.offset)
+        for more, density in zip(total, _densities(test, shown, of, x), strict=True):
+            more += density
+    return total
+
+
+def _densities(test: Test, shown: Shown, of: Table, x: np.ndarray) -> Iterator[np.ndarray]:
+    """ln density of what one test showed under every hypothesis, `[size]` each, up to a factor."""
+    free = uncertainty.FREEDOM
+    for name, one in zip(of.names, of.scaled, strict=True):
+        scale = np.hypot(test.noise, BROAD if name == OTHERWISE else 0.0)
+        gap = (x - one.at(shown.logs)[:, 0]) / scale
+        yield -0.5 * (free + 1) * np.log1p(gap**2 / free) - np.log(scale)
+
+
+def _as_shown(run: Run, test: Test, result: Result) -> float:
+    """A result in the unit that the test shows: bandwidths over the catalog's, which for tests over
+    whole nodes is that of all cards of a node, or of the links inside."""
+    if result.unit != "byte/s":
+        return result.value
+    network = run.subject.records.cluster.network
+    size, rates = np.asarray(network.size, float), np.asarray(network.bytes_per_s, float)
+    is_inner = test.reads[0].leaf.endswith("[inner]")
+    return result.value / float(rates[0] if is_inner else min(rates[0], size[0] * rates[1]))
+
+
+def _shown(run: Run, test: Test) -> Shown | None:
+    """None where the test cannot be done."""
     if test.changes:
-        return _changed(seen, test)
+        return _changed(run, test)
     if test.without:
-        return _without(seen, test)
-    if test.parts:
-        return None if seen.known & set(test.parts) else _parts(seen, test)
-    return _read(seen, test)
+        return _without(run, test)
+    return _parts(run, test) if test.parts else _read(run, test)
 
 
-def _read(seen: Seen, test: Test) -> Outcome | None:
+def _read(run: Run, test: Test) -> Shown | None:
     """Numbers of the case as they are: shares, and else over the stated one's; None where no cause
     changes one."""
     logs, looks, offsets = [], [], []
     for leaf, words in test.reads:
-        values = seen.cases.number(leaf)
+        values = run.cases.number(leaf)
         if np.ptp(values) == 0.0:
             continue
         is_share = bool(values.min() < 0.01 and values.max() <= 1.0)
         offsets.append(FIRST if is_share else 0.0)
         logs.append(np.log(values + FIRST if is_share else values / values[0]))
         looks.append(words)
-    if not logs:
-        return None
-    found = _summed(seen, test, np.stack(logs, 1), 0.0)
-    return found._replace(looks=tuple(looks), unit="1", offset=np.array(offsets))
+    return Shown(np.stack(logs, 1), tuple(looks), "1", 1.0, np.array(offsets)) if logs else None
 
 
-def _changed(seen: Seen, test: Test) -> Outcome | None:
+def _changed(run: Run, test: Test) -> Shown | None:
     """Another run: its step over this one's."""
-    records = moved(seen.cases.records, test.changes, np.ones(seen.cases.count))
-    if not _is_possible(seen.subject, records, test.changes):
+    records = moved(run.cases.records, test.changes, np.ones(run.cases.count))
+    if not _is_possible(run.subject, records, test.changes):
         return None
-    other = seconds_of(seen.cases._replace(records=records), seen.subject.points[:, :1])
-    ratio = other[0, 0] / seen.found.time
-    found = _summed(seen, test, np.log(ratio)[:, None], BROAD)
-    return found._replace(unit="s", factor=seen.seconds)
+    return _other(run, test, run.cases._replace(records=records))
+
+
+def _other(run: Run, test: Test, cases: Variants) -> Shown:
+    """The step of other cases over this run's."""
+    other = seconds_of(cases, run.subject.points[:, :1])
+    ratio = other[0, 0] / run.found.time
+    return Shown(np.log(ratio)[:, None], (test.looks,), "s", run.seconds)
 
 
 def _is_possible(subject: Subject, records: Records, changes: Sequence[Change]) -> bool:
@@ -171,45 +233,34 @@ def _is_odd_shard(plan: object) -> bool:
     return not _is_count(shard) or dp % shard != 0.0
 
 
-def _without(seen: Seen, test: Test) -> Outcome:
+def _without(run: Run, test: Test) -> Shown:
     """The same run without what a cause adds: its step over this one's."""
     beside = {
-        name: np.ones_like(x) if name in test.without else x
-        for name, x in seen.cases.beside.items()
+        name: np.ones_like(x) if name in test.without else x for name, x in run.cases.beside.items()
     }
-    other = seconds_of(seen.cases._replace(beside=beside), seen.subject.points[:, :1])
-    ratio = other[0, 0] / seen.found.time
-    found = _summed(seen, test, np.log(ratio)[:, None], BROAD)
-    return found._replace(unit="s", factor=seen.seconds)
+    return _other(run, test, run.cases._replace(beside=beside))
 
 
-def _parts(seen: Seen, test: Test) -> Outcome:
+def _parts(run: Run, test: Test) -> Shown:
     """Shares of the step."""
     index = {"compute": 1, "exposed": 2}
-    parts = [seen.found.seconds[index[n], 0] / seen.found.time + FIRST for n in test.parts]
-    found = _summed(seen, test, np.log(np.stack(parts, 1)), BROAD)
+    parts = [run.found.seconds[index[n], 0] / run.found.time + FIRST for n in test.parts]
     looks = tuple(f"{name} over the step" for name in test.parts)
-    return found._replace(looks=looks, offset=FIRST)
+    return Shown(np.log(np.stack(parts, 1)), looks, "1", 1.0, FIRST)
 
 
-def _summed(seen: Seen, test: Test, logs: np.ndarray, broad: float) -> Outcome:
-    """Mean and variance over the sizes of every hypothesis.
-
-    Args:
-      logs: of what is seen of every variant, `[n, k]`. broad: what is no cause may show anything:
-        standard deviation.
-    """
+def _summed(seen: Seen, test: Test, shown: Shown) -> Outcome:
+    """Mean and variance over the sizes of every hypothesis; what is no cause may show anything."""
     means, variances = [], []
     for name, one, weights in zip(
         seen.table.names, seen.table.scaled, seen.said.sizes, strict=True
     ):
-        # sizes between those that the model was asked about count as the nearest
-        values, w = logs[one.column], weights[0] / weights[0].sum()
+        values, w = one.at(shown.logs), weights[0] / weights[0].sum()
         mean = w @ values
         means.append(mean)
-        wide = broad**2 if name == OTHERWISE else 0.0
+        wide = BROAD**2 if name == OTHERWISE else 0.0
         variances.append(w @ (values - mean) ** 2 + test.noise**2 + wide)
-    return Outcome(np.stack(means), np.stack(variances), (test.looks,), "1")
+    return Outcome(np.stack(means), np.stack(variances), shown)
 
 
 def _judged(test: Test, outcome: Outcome, p: np.ndarray) -> Told:

@@ -27,6 +27,7 @@ class Variants(NamedTuple):
       beside: `BESIDE` by name, `[n]`.
       cause: index of each column's cause, −1 of the stated run. size: of the cause.
       labels: words for sizes that are listed elsewhere, else "".
+      home: column of the same run on machines as stated: 0 where the cause is of the machines.
     """
 
     records: Records
@@ -35,6 +36,7 @@ class Variants(NamedTuple):
     cause: np.ndarray
     size: np.ndarray
     labels: tuple[str, ...]
+    home: np.ndarray
 
     @property
     def count(self) -> int:
@@ -172,7 +174,13 @@ def variants(subject: Subject, causes: Sequence[Cause]) -> Variants:
         cause=cause_of,
         size=sizes,
         labels=("", *(word for _, _, words in each for word in words)),
+        home=np.where(_of_machines(causes)[cause_of + 1], 0, np.arange(len(sizes))),
     )
+
+
+def _of_machines(causes: Sequence[Cause]) -> np.ndarray:
+    """Whether each is of the machines, the stated run first, `[1 + cause]`."""
+    return np.array([True, *(cause.machine for cause in causes)])
 
 
 def _coefficients(causes: Sequence[Cause]) -> list[str]:
@@ -182,8 +190,7 @@ def _coefficients(causes: Sequence[Cause]) -> list[str]:
 
 
 def moved(records: Records, changes: Sequence[Change], size: np.ndarray) -> Records:
-    """Records in columns with all changes of a size `[n]`; a change with a value of its own and
-    `by` "times" takes that.
+    """Records in columns with all changes of a size `[n]`, or of the change's own value.
 
     What is beside a case, and coefficients, stay.
     """
@@ -191,7 +198,7 @@ def moved(records: Records, changes: Sequence[Change], size: np.ndarray) -> Reco
     for change in changes:
         if change.leaf in BESIDE or _parts(change.leaf)[0] == "coefficients":
             continue
-        own = change.by == "times" and change.value is not None
+        own = change.by != "toward" and change.value is not None
         rule = _rule(change, np.full_like(size, change.value) if own else size, a_node)
         records = _moved(records, change.leaf, rule)
     return records
