@@ -143,8 +143,8 @@ def _expected(rows: Rows, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Ratios and their variances after the data, `[row]`: `(1 + G W)⁻¹` times the ratios before and
     the diagonal of `(1 + G W)⁻¹ G`.
 
-    With `B = 1 + W^½ G W^½` the latter is `(1 − (B⁻¹)ᵢᵢ) / wᵢ`, so one triangular inverse will do; a
-    row that nearly nothing is known of, where that cancels, has `G − G W^½ B⁻¹ W^½ G` itself.
+    With `B = 1 + W^½ G W^½` the latter is `(1 − (B⁻¹)ᵢᵢ) / wᵢ`, so one triangular inverse will do;
+    a row that nearly nothing is known of, where that cancels, has `G − G W^½ B⁻¹ W^½ G` itself.
     """
     from scipy.linalg import lapack
 
