@@ -48,7 +48,7 @@ CLOSE, ROUGHLY = 1e-6, 0.05
 def shortest(threshold: float, close: float = CLOSE) -> tuple[float, Frontier, dict[str, float]]:
     """Training time in which the largest run is `FLOP` [s], by Newton's method on ln C(ln T); the
     frontier there and its elasticities."""
-    seconds = 3.0 * MONTH_S
+    seconds = 0.7 * MONTH_S  # near the time of the first end
     for _ in range(12):
         asked = case(gpu(GPU), threshold=threshold, deadline_s=seconds)
         found = largest_run(asked)

@@ -38,25 +38,27 @@ if jax.__version_info__ < (0, 12):
     QUICK += ["--xla_cpu_use_fusion_emitters=false"]
 
 LONGEST = (
-    "codesign",
     "experiments",
     "fit",
-    "replay",
-    "design",
-    "cli",
-    "collect_workload",
-    "collect_compare",
+    "collect_",
     "micro",
+    "design",
+    "codesign",
+    "replay",
+    "cli",
     "terms",
-    "theory_relax",
     "sensitivity",
-    "theory_frontier",
-    "uncertainty",
+    "noticed",
+    "theory_",
+    "recorded",
     "footprints",
-    "theory_step",
+    "uncertainty",
     "step",
     "sweep",
     "doctests",
+    "layers",
+    "traces_published",
+    "profiles_packed",
 )
 """Beginnings of the names of files that take long, longest first: started first, so that no worker
 is left alone with one at the end."""
