@@ -146,10 +146,11 @@ def _expected(rows: Rows, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     With `B = 1 + W^½ G W^½` the latter is `(1 − (B⁻¹)ᵢᵢ) / wᵢ`, so one triangular inverse will do;
     a row that nearly nothing is known of, where that cancels, has `G − G W^½ B⁻¹ W^½ G` itself.
     """
-    from scipy.linalg import lapack
+    from scipy.linalg import get_lapack_funcs
 
     root, lower = _factored(rows.prior, weight)
-    inverse = lapack.dtrtri(lower, lower=1)[0]
+    (inverted,) = get_lapack_funcs(("trtri",), (lower,))
+    inverse = inverted(lower, lower=1)[0]
     mean = rows.before - rows.prior @ (root * (inverse.T @ (inverse @ (root * rows.before))))
     known = 1.0 - (inverse**2).sum(0)
     plain = known > CANCELS
@@ -259,10 +260,11 @@ def _at_fit(
 
 def _inner(prior: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """`W (1 + G W)⁻¹ = W^½ (1 + W^½ G W^½)⁻¹ W^½`."""
-    from scipy.linalg import lapack
+    from scipy.linalg import get_lapack_funcs
 
     root, lower = _factored(prior, weight)
-    half = np.tril(lapack.dpotri(lower, lower=1)[0])
+    (inverted,) = get_lapack_funcs(("potri",), (lower,))
+    half = np.tril(inverted(lower, lower=1)[0])
     whole = half + np.tril(half, -1).T
     return root[:, None] * whole * root
 

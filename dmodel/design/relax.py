@@ -126,7 +126,7 @@ def _typical(space: Space, zero: np.ndarray) -> dict[str, np.ndarray]:
     return found | {"ep": one * min(max(experts, 1.0), 8.0)}
 
 
-def _settings(z: Array, arm: Arms, given: dict[str, Any]) -> dict[str, jax.Array]:
+def _settings(z: jax.Array, arm: Arms, given: dict[str, Any]) -> dict[str, Array]:
     """Leaves of the plan of unknowns `[12, *batch]`."""
     model, base, allowed = given["model"], given["base"], given["allowed"]
     share = jax.nn.softmax(z[:4], 0) * given["log_devices"]
@@ -168,7 +168,7 @@ def _settings(z: Array, arm: Arms, given: dict[str, Any]) -> dict[str, jax.Array
 
 
 def _judged(
-    settings: dict[str, jax.Array], arm: Arms, given: dict[str, Any], sharpness: float
+    settings: Mapping[str, Array], arm: Arms, given: dict[str, Any], sharpness: float
 ) -> tuple[jax.Array, jax.Array]:
     """Merit of a plan, and logarithmic excess over each limit `[N_LIMITS, *batch]`, ≤ 0 where it is
     kept: those of `uses`; each degree against the largest that a valid plan has; the micro-batches
@@ -197,7 +197,7 @@ def _judged(
     return jnp.asarray(merit), jnp.log(jnp.stack(jnp.broadcast_arrays(*over)))
 
 
-def _distance(settings: Mapping[str, Array], log_divisors: Array) -> jax.Array:
+def _distance(settings: Mapping[str, Array], log_divisors: jax.Array) -> jax.Array:
     """Squared logarithmic distances of the degrees to the nearest divisors of the device count,
     summed."""
     logs = jnp.log(jnp.stack([settings[name] for name in DEGREES]))
@@ -205,13 +205,13 @@ def _distance(settings: Mapping[str, Array], log_divisors: Array) -> jax.Array:
 
 
 def _slopes(
-    given: dict[str, Any], here: tuple[Array, Array, Arms], *, sharpness: float
+    given: dict[str, Any], here: tuple[jax.Array, jax.Array, Arms], *, sharpness: float
 ) -> dict[str, Any]:
     """Leaves of the plans, merits, excesses, and the slopes of the augmented Lagrangian of the
     merit's logarithm, for unknowns `[12, n]` and multipliers `[N_LIMITS, n]`."""
     z, multipliers, arm = here
 
-    def lagrangian(z: Array) -> tuple[jax.Array, dict[str, Any]]:
+    def lagrangian(z: jax.Array) -> tuple[jax.Array, dict[str, Any]]:
         with together():
             settings = _settings(z, arm, given)
             merit, excess = _judged(settings, arm, given, sharpness)
