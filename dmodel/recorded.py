@@ -193,12 +193,7 @@ class Recorded:
         self, records: Tree, static: dict[str, Any], arrays: Sequence[np.ndarray]
     ) -> Ready | None:
         """What runs for the shapes of some records, made once in a process."""
-        shared = self._shared(records)
-        if self.any_rows and len({x.shape[-1:] or None for x in arrays[shared:]}) != 1:
-            raise ValueError(
-                f"{self.function.__name__}: expected leaves [..., row] of as many rows"
-            )
-        shapes = tuple(x.shape[: -1 if i >= shared else None] for i, x in enumerate(arrays))
+        shapes = self._shapes(records, arrays)
         at = (self.function, tuple(static.items()), jax.tree.structure(records), shapes)
         if at not in _RECORDS:
             with _LOCK:
@@ -207,6 +202,15 @@ class Recorded:
                     _RECORDS[at] = None if found is None else _sized(found)
         sized = _RECORDS[at]
         return None if sized is None else sized(arrays[-1].shape[-1] if self.any_rows else 0)
+
+    def _shapes(self, records: Tree, arrays: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:
+        """Shapes of leaves, without their rows where any number of them will do."""
+        shared = self._shared(records)
+        if self.any_rows and len({x.shape[-1:] or None for x in arrays[shared:]}) != 1:
+            raise ValueError(
+                f"{self.function.__name__}: expected leaves [..., row] of as many rows"
+            )
+        return tuple(x.shape[: -1 if i >= shared else None] for i, x in enumerate(arrays))
 
     def _shared(self, records: Tree) -> int:
         """How many of the leaves have no rows; they come first."""

@@ -32,11 +32,14 @@ from experiments.study import parse, plain_arguments
 
 def results(quick: bool, all_parts: bool) -> Iterator[Result]:
     """All numbers, or what commands take of JAX's start, in the order in which they are ready."""
-    cores = os.cpu_count() or 1
     yield from starts(3 if quick else 5)
     yield from beside_nothing(1 if quick else 3, not quick)
-    if not all_parts:
-        return
+    if all_parts:
+        yield from rates_and_searches(quick, os.cpu_count() or 1)
+
+
+def rates_and_searches(quick: bool, cores: int) -> Iterator[Result]:
+    """Numbers of single parts of the program."""
     yield from compilation()
     yield from throughput(1 << (16 if quick else 17), 3 if quick else 9, cores)
     if not quick:

@@ -324,9 +324,9 @@ def beside_nothing(rounds: int, slow: bool) -> Iterator[Result]:
             ]
         first, *others = (took / nothing for nothing, took in pairs)
         again = statistics.median(others)
-        said = [f"{took:.1f} s" for _, took in pairs[:2]]
-        yield Result(f"{whole.name}, first", first, "T", whole.first, note=said[0])
-        yield Result(f"{whole.name}, again", again, "T", whole.again, note=said[1])
+        note = f"{pairs[0][1]:.1f} s, then {pairs[1][1]:.1f} s"
+        yield Result(f"{whole.name}, first", first, "T", whole.first, note=note)
+        yield Result(f"{whole.name}, again", again, "T", whole.again, note=note)
 
 
 def commands(quick: bool) -> Iterator[Result]:

@@ -57,13 +57,17 @@ def answers(found: list[Result]) -> str:
     """A table of commands over the start of JAX, T: with an empty folder of what is kept, and
     again."""
     by_name = {r.name: r for r in found if r.unit == "T"}
-    start = next((r.value for r in found if r.unit == "s" and r.note.startswith("T,")), None)
-    lines = [f"Seconds of processors over T = {start or 0.0:.2f} s, `import jax` and one addition"]
+    lines = [f"Seconds of processors over T, {' '.join(_start(found))}"]
     lines.append(f"{'':<52}{'very first':>16}{'again':>16}")
     for name in dict.fromkeys(name.rpartition(", ")[0] for name in by_name):
-        cells = (_cell(by_name.get(f"{name}, {when}")) for when in ("first", "again"))
-        lines.append(f"{name:<52}{''.join(cells)}")
+        first, again = (_cell(by_name.get(f"{name}, {when}")) for when in ("first", "again"))
+        lines.append(f"{name:<52}{first}{again}")
     return "\n".join(lines)
+
+
+def _start(found: list[Result]) -> list[str]:
+    """What T is here."""
+    return [f"{r.name}: {r.value:.2f} s" for r in found if r.note.startswith("T,")]
 
 
 def _cell(result: Result | None) -> str:

@@ -58,40 +58,15 @@ def plain(value: Any, where: str = "") -> Any:
     Raises:
       InputError: a number is not finite; `where` says which.
     """
-    try:
-        return _plain(value)
-    except OverflowError:  # told without names, which take most of the time
-        _check_all(value, where)
-        raise
-
-
-def _plain(value: Any) -> Any:
-    kind = type(value)
-    if kind is float:
-        if not math.isfinite(value):
-            raise OverflowError(value)
-        return value
-    if kind is str or kind is int or value is None:
-        return value
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v, f"{where}.{k}".lstrip(".")) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return _plain(value.tolist()) if hasattr(value, "tolist") else value
-
-
-def _check_all(value: Any, where: str) -> None:
-    """Refuse the first number of a value that is not finite."""
-    if isinstance(value, Mapping):
-        for k, v in value.items():
-            _check_all(v, f"{where}.{k}".lstrip("."))
-    elif isinstance(value, list | tuple):
-        for i, v in enumerate(value):
-            _check_all(v, f"{where}[{i}]")
-    elif hasattr(value, "tolist"):
-        _check_all(value.tolist(), where)
-    elif isinstance(value, float):
+        return [plain(v, f"{where}[{i}]") for i, v in enumerate(value)]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist(), where)
+    if isinstance(value, float):
         _check_finite(value, where)
+    return value
 
 
 def _check_finite(value: float, where: str) -> None:
