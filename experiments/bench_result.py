@@ -61,9 +61,12 @@ def answers(found: list[Result]) -> str:
     lines.append(f"{'':<52}{'very first':>16}{'again':>16}")
     for name in dict.fromkeys(name.rpartition(", ")[0] for name in by_name):
         first, again = (_cell(by_name.get(f"{name}, {when}")) for when in ("first", "again"))
-        short = name if len(name) < 52 else f"{name[:30]} … {name[-18:]}"
-        lines.append(f"{short:<52}{first}{again}")
+        lines.append(f"{_short(name):<52}{first}{again}")
     return "\n".join(lines)
+
+
+def _short(name: str) -> str:
+    return name if len(name) < 52 else f"{name[:30]} … {name[-18:]}"
 
 
 def _start(found: list[Result]) -> list[str]:
