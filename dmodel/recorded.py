@@ -152,10 +152,16 @@ class Recorded:
         arguments are static.
       any_rows: whether one record is to answer for any number of rows: all leaves have them as
         their last axis, and so has the answer, and no row depends on another.
+      of_last: whether only the leaves of the last argument have these rows, which all others share.
     """
 
-    def __init__(self, function: Callable[..., dict[str, Any]], any_rows: bool = False) -> None:
-        self.function, self.any_rows = function, any_rows
+    def __init__(
+        self,
+        function: Callable[..., dict[str, Any]],
+        any_rows: bool = False,
+        of_last: bool = False,
+    ) -> None:
+        self.function, self.any_rows, self.of_last = function, any_rows, of_last
         self.programs: dict[tuple, Callable[..., dict[str, Any]]] = {}
 
     def __call__(self, *records: Tree, **static: Any) -> dict[str, Any]:
@@ -187,11 +193,7 @@ class Recorded:
         self, records: Tree, static: dict[str, Any], arrays: Sequence[np.ndarray]
     ) -> Ready | None:
         """What runs for the shapes of some records, made once in a process."""
-        if self.any_rows and len({x.shape[-1:] or None for x in arrays}) != 1:
-            raise ValueError(
-                f"{self.function.__name__}: expected leaves [..., row] of as many rows"
-            )
-        shapes = tuple(x.shape[:-1] if self.any_rows else x.shape for x in arrays)
+        shapes = self._shapes(records, arrays)
         at = (self.function, tuple(static.items()), jax.tree.structure(records), shapes)
         if at not in _RECORDS:
             with _LOCK:
@@ -199,7 +201,22 @@ class Recorded:
                     found = self._record(records, static, at)
                     _RECORDS[at] = None if found is None else _sized(found)
         sized = _RECORDS[at]
-        return None if sized is None else sized(arrays[0].shape[-1] if self.any_rows else 0)
+        return None if sized is None else sized(arrays[-1].shape[-1] if self.any_rows else 0)
+
+    def _shapes(self, records: Tree, arrays: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:
+        """Shapes of leaves, without their rows where any number of them will do."""
+        shared = self._shared(records)
+        if self.any_rows and len({x.shape[-1:] or None for x in arrays[shared:]}) != 1:
+            raise ValueError(
+                f"{self.function.__name__}: expected leaves [..., row] of as many rows"
+            )
+        return tuple(x.shape[: -1 if i >= shared else None] for i, x in enumerate(arrays))
+
+    def _shared(self, records: Tree) -> int:
+        """How many of the leaves have no rows; they come first."""
+        if not self.any_rows:
+            return len(jax.tree.leaves(records))
+        return len(jax.tree.leaves(records[:-1])) if self.of_last else 0
 
     def _record(self, records: Tree, static: dict[str, Any], at: tuple) -> Record | None:
         """The record from a file, else a new one; None where there can be none."""
@@ -222,7 +239,7 @@ class Recorded:
         source = entries.sources(*dict.fromkeys(("dmodel", package)))
         try:
             said = [plain(static), told(tree), plain(shapes), *_versions()]
-            said += [ROWS] * self.any_rows
+            said += [ROWS] * self.any_rows + ["of the last"] * self.of_last
         except TypeError:
             return None
         name = f"{function.__module__}.{function.__qualname__}"
@@ -232,7 +249,7 @@ class Recorded:
         with jax.enable_x64(True):
             try:
                 function = partial(self.function, **static)
-                return recorded(function, *records, any_rows=self.any_rows)
+                return recorded(function, *records, shared=self._shared(records))
             except Unknown as e:
                 entries.tell(f"{self.function.__name__} is compiled each time: no numpy for {e}")
                 return None

@@ -269,11 +269,12 @@ def _numbered(number: dict[int, int], places: Sequence[int]) -> tuple[int, ...]:
     return tuple(number[i] for i in places)
 
 
-def recorded(function: Callable[..., Any], *records: Tree, any_rows: bool = False) -> Record:
+def recorded(function: Callable[..., Any], *records: Tree, shared: int | None = None) -> Record:
     """The record of a function of records.
 
     Args:
-      any_rows: whether it is to answer for any number of rows, the last axis of every leaf.
+      shared: None for an answer of the shapes at hand; else it is to answer for any number of rows,
+        the last axis of every leaf but the first ones, so many.
 
     Raises:
       Unknown: it uses an operation that has no counterpart here.
@@ -286,7 +287,10 @@ def recorded(function: Callable[..., Any], *records: Tree, any_rows: bool = Fals
         names[:] = [tuple(key.key for key in path) for path, _ in found]
         return [jnp.asarray(leaf) for _, leaf in found]
 
-    shapes = [(*np.shape(x)[:-1], MARK) if any_rows else np.shape(x) for x in leaves]
+    shared = len(leaves) if shared is None else shared
+    any_rows = shared < len(leaves)
+    shapes = [np.shape(x) for x in leaves[:shared]]
+    shapes += [(*np.shape(x)[:-1], MARK) for x in leaves[shared:]]
     closed = jax.make_jaxpr(flat)(*[jax.ShapeDtypeStruct(shape, float) for shape in shapes])
     recorder = Recorder(shapes, any_rows)
     places = recorder.program(closed.jaxpr, closed.consts, range(len(leaves)))

@@ -5,7 +5,7 @@ float64, over random plans for 512 devices; each is the best of several rounds i
 take turns, so that a busy machine slows them alike, and a ratio is the middle one of the rounds'
 ratios. All that is cold runs in a process of its own.
 
-    python -m experiments.bench [--json] [--quick] [--out DIR]
+    python -m experiments.bench [--json] [--quick] [--commands] [--out DIR]
 """
 
 from __future__ import annotations
@@ -17,23 +17,29 @@ from collections.abc import Iterator
 
 from experiments.bench_cold import (
     PARTS,
+    beside_nothing,
     commands,
     compilation,
     design_search,
     multi_output_fusion,
     table_of_rows,
 )
-from experiments.bench_result import Result, keep, show
-from experiments.bench_start import searches, starts
+from experiments.bench_result import Result, answers, keep, show
+from experiments.bench_start import starts
 from experiments.bench_warm import fusion, small_sweep, theory_sweep, throughput
 from experiments.study import parse, plain_arguments
 
 
-def results(quick: bool) -> Iterator[Result]:
-    """All numbers, in the order in which they are ready."""
-    cores = os.cpu_count() or 1
+def results(quick: bool, all_parts: bool) -> Iterator[Result]:
+    """All numbers, or what commands take of JAX's start, in the order in which they are ready."""
     yield from starts(3 if quick else 5)
-    yield from searches(1 if quick else 3)
+    yield from beside_nothing(1 if quick else 3, not quick)
+    if all_parts:
+        yield from rates_and_searches(quick, os.cpu_count() or 1)
+
+
+def rates_and_searches(quick: bool, cores: int) -> Iterator[Result]:
+    """Numbers of single parts of the program."""
     yield from compilation()
     yield from throughput(1 << (16 if quick else 17), 3 if quick else 9, cores)
     if not quick:
@@ -48,10 +54,10 @@ def results(quick: bool) -> Iterator[Result]:
     yield from commands(quick)
 
 
-def measured(quick: bool, aloud: bool) -> list[Result]:
+def measured(quick: bool, all_parts: bool, aloud: bool) -> list[Result]:
     """All numbers; each is said as soon as it is there."""
     found = []
-    for result in results(quick):
+    for result in results(quick, all_parts):
         found.append(result)
         if aloud:
             print(show(result), flush=True)
@@ -62,15 +68,20 @@ def main() -> None:
     """Entry point of `python -m experiments.bench`."""
     parser = plain_arguments(__doc__ or "")
     parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--commands", action="store_true", help="only commands, over the start of JAX"
+    )
     options = parse(parser)
     if options.part:
         print(json.dumps(PARTS[options.part]()))
         return
-    found = measured(options.quick, not options.json)
+    found = measured(options.quick, not options.commands, not options.json)
     keep(found, options.out)
     if options.json:
         lines = [r._asdict() | {"verdict": r.verdict} for r in found]
         print(json.dumps(lines, indent=2, ensure_ascii=False))
+    else:
+        print(answers(found))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,9 @@ from dmodel.sweep import (
 )
 from experiments import design_common as shared
 from experiments.bench_result import Result
-from experiments.bench_warm import CONTINUOUS, problem, random_plans, rates, seconds
+from experiments.bench_start import JAX, SHELL, seconds
+from experiments.bench_warm import CONTINUOUS, problem, random_plans, rates
+from experiments.bench_warm import seconds as step_seconds
 from experiments.search_cases import Case, stated
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +45,7 @@ def compile_times() -> dict[str, float]:
     times = {}
     blocks = {
         "evaluation": Block(totals(), None, CHUNK),
-        "gradient": Block(seconds, CONTINUOUS, GRADIENT_CHUNK, fused=False),
+        "gradient": Block(step_seconds, CONTINUOUS, GRADIENT_CHUNK, fused=False),
     }
     for name, block in blocks.items():
         start = time.perf_counter()
@@ -107,7 +109,7 @@ def rates_here() -> dict[str, float]:
     plans, fixed, size = random_plans(1 << 16), problem(), 1 << 16
     variants = {
         "evaluation": lambda: sweep(totals(), plans, fixed),
-        "gradient": lambda: gradients(seconds, plans, fixed, wrt=CONTINUOUS),
+        "gradient": lambda: gradients(step_seconds, plans, fixed, wrt=CONTINUOUS),
     }
     return {name: max(values) for name, values in rates(variants, size, 5).items()}
 
@@ -225,16 +227,16 @@ def design_search() -> Iterator[Result]:
     )
 
 
-NOTHING = ("-c", "import jax; jax.jit(lambda x: x + 1)(1.0)")
-"""The least that a process with JAX does: what whole processes are compared with."""
-
-SHELL = ("-c", "from dmodel.cli import main; main()")
-
 PLAN = (
     "--system H100-DGX --devices 512 --model llama-3-70b --seq-len 8192 --global-batch 1024 "
     "--micro-batch 1 --tp 8 --pp 4"
 )
 
+
+SIZES = "--devices 64:1024 --global-batch free --loss 2.2 --budget-days 30 --objective cost"
+JOB = "--devices 512 --model llama-3-70b --seq-len 8192 --global-batch 1024"
+DGX = ("--system", "H100-DGX")
+FIXED = "--system A100-DGX --devices 512 --model gpt-3-175b --seq-len 2048 --global-batch 1536"
 
 FOLDER = "FOLDER"
 """What stands for a folder of its own in the arguments of a process."""
@@ -264,6 +266,14 @@ def wholes() -> tuple[Whole, ...]:
         Whole("example of the README", ("-c", example()), 5.5, 2.5),
         Whole("dmodel predict of the table", (*SHELL, "predict", str(TRACES)), None, 3.0),
         Whole("dmodel evaluate", (*SHELL, "evaluate"), None, 3.0),
+        Whole("dmodel design", (*SHELL, "design", *FIXED.split()), None, 3.5),
+        Whole("dmodel design, sizes free", (*SHELL, "design", *DGX, *SIZES.split()), None, 8.0),
+        Whole(
+            "dmodel sensitivity --reoptimize",
+            (*SHELL, "sensitivity", *DGX, *JOB.split(), "--reoptimize"),
+            None,
+            5.0,
+        ),
         Whole("dmodel fit of twelve rows", _fit(f"{FOLDER}/{TWELVE}"), None, 3.0),
         Whole("dmodel fit of all shipped rows", _fit(str(TRACES)), None, 25.0, slow=True),
         Whole("dmodel demo", (*SHELL, "demo", "--out", f"{FOLDER}/out"), 30.0, 18.0, slow=True),
@@ -293,23 +303,13 @@ def write_twelve(path: Path) -> None:
 
 
 def process(arguments: tuple[str, ...], folder: str) -> float:
-    """Wall time of a new process [s]; its modules have bytecode, as installed ones do."""
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    arguments = tuple(a.replace(FOLDER, folder) for a in arguments)
-    start = time.perf_counter()
-    subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env=environment | {"DMODEL_CACHE": folder},
-        capture_output=True,
-        check=True,
-    )
-    return time.perf_counter() - start
+    """What a new process takes of processors [s]."""
+    return seconds([a.replace(FOLDER, folder) for a in arguments], DMODEL_CACHE=folder)
 
 
 def beside_nothing(rounds: int, slow: bool) -> Iterator[Result]:
-    """Whole processes over the least one with JAX, each in turn with it: the first with an empty
-    folder of what is kept, and the middle one of the next.
+    """Whole processes over the least one with JAX, each in turn with it, by what they take of
+    processors: the first with an empty folder of what is kept, and the middle one of the next.
 
     Args:
       slow: whether to run those that take long as well.
@@ -320,20 +320,18 @@ def beside_nothing(rounds: int, slow: bool) -> Iterator[Result]:
         with tempfile.TemporaryDirectory() as folder:
             write_twelve(Path(folder) / TWELVE)
             pairs = [
-                (process(NOTHING, folder), process(whole.arguments, folder))
-                for _ in range(1 + rounds)
+                (process(JAX, folder), process(whole.arguments, folder)) for _ in range(1 + rounds)
             ]
-        first, *others = (seconds / nothing for nothing, seconds in pairs)
+        first, *others = (took / nothing for nothing, took in pairs)
         again = statistics.median(others)
-        note = "× python -c 'import jax; jax.jit(lambda x: x + 1)(1.0)'"
-        yield Result(f"{whole.name}, first", first, "×", whole.first, note=note)
-        yield Result(f"{whole.name}, again", again, "×", whole.again, note=note)
+        note = f"{pairs[0][1]:.1f} s, then {pairs[1][1]:.1f} s"
+        yield Result(f"{whole.name}, first", first, "T", whole.first, note=note)
+        yield Result(f"{whole.name}, again", again, "T", whole.again, note=note)
 
 
 def commands(quick: bool) -> Iterator[Result]:
     """The program from the shell."""
     yield shell("dmodel predict of one plan", 4.0, "predict", *PLAN.split())
-    yield from beside_nothing(1 if quick else 3, not quick)
     yield shell("dmodel theory --sweep of 31 widths", 10.0, "theory", "--sweep", "H100 SXM")
 
 

@@ -53,6 +53,34 @@ def show(result: Result) -> str:
     ).rstrip()
 
 
+def answers(found: list[Result]) -> str:
+    """A table of commands over the start of JAX, T: with an empty folder of what is kept, and
+    again."""
+    by_name = {r.name: r for r in found if r.unit == "T"}
+    lines = [f"Seconds of processors over T, {' '.join(_start(found))}"]
+    lines.append(f"{'':<52}{'very first':>16}{'again':>16}")
+    for name in dict.fromkeys(name.rpartition(", ")[0] for name in by_name):
+        first, again = (_cell(by_name.get(f"{name}, {when}")) for when in ("first", "again"))
+        lines.append(f"{_short(name):<52}{first}{again}")
+    return "\n".join(lines)
+
+
+def _short(name: str) -> str:
+    return name if len(name) < 52 else f"{name[:30]} … {name[-18:]}"
+
+
+def _start(found: list[Result]) -> list[str]:
+    """What T is here."""
+    return [f"{r.name}: {r.value:.2f} s" for r in found if r.note.startswith("T,")]
+
+
+def _cell(result: Result | None) -> str:
+    if result is None or result.value is None:
+        return f"{'–':>16}"
+    bound = "" if result.target is None else f" (≤ {result.target:g})"
+    return f"{result.value:.2f}{bound}".rjust(16)
+
+
 def keep(found: list[Result], folder: Path) -> None:
     """Write the numbers as a table, and those that have a target as a figure."""
     folder.mkdir(parents=True, exist_ok=True)

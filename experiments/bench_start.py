@@ -1,30 +1,31 @@
-"""How soon the shell answers, beside the start of JAX: what needs no arithmetic, and the searches.
+"""How soon the shell answers what needs no arithmetic, beside the start of JAX.
 
 All commands take turns with JAX's start in one run; the first round, which reads files from the
-disk, and of the searches fills an empty cache, does not count.
+disk, does not count. Seconds are of processors, which other jobs of the machine change little.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from experiments.bench_result import Result
 
 ROOT = Path(__file__).parents[1]
-JAX = "import jax; jax.jit(lambda x: x + 1)(1.0)"
-SHELL = "from dmodel.cli import main; main()"
+JAX = ("-c", "import jax; jax.jit(lambda x: x + 1)(1.0)")
+"""The least that a process with JAX does: what whole processes are compared with."""
+
+SHELL = ("-c", "from dmodel.cli import main; main()")
 
 SHARE = 0.3
 """Most that an answer may take of JAX's start [1]."""
 
-JOB = "--system H100-DGX --devices 8 --model gpt-2 --global-batch 8"
+SMALL = "--system H100-DGX --devices 8 --model gpt-2 --global-batch 8"
 
 ANSWERS = {
     "": 2,
@@ -40,38 +41,38 @@ ANSWERS = {
     "predict --typo": 2,
     "catalog chips H101": 2,
     "predict --devices many": 2,
-    f"predict {JOB} --system H100-DGY": 2,
-    f"predict {JOB} --model gpt-22": 2,
-    f"predict {JOB} --stack nemoo": 2,
+    f"predict {SMALL} --system H100-DGY": 2,
+    f"predict {SMALL} --model gpt-22": 2,
+    f"predict {SMALL} --stack nemoo": 2,
 }
 """Commands, and the exit code of each."""
 
 
-SIZES = "--devices 64:1024 --global-batch free --loss 2.2 --budget-days 30 --objective cost"
-JOB = "--devices 512 --model llama-3-70b --seq-len 8192 --global-batch 1024"
-SEARCHES = {
-    f"design --system H100-DGX {SIZES}": 8.0,
-    f"sensitivity --system H100-DGX {JOB} --reoptimize": 5.0,
-    "design --system A100-DGX --devices 512 --model gpt-3-175b --seq-len 2048 "
-    "--global-batch 1536": 3.5,
-}
-"""Commands, and the most that each may take of JAX's start once it has run on a machine [1]."""
+def processors() -> float:
+    """What the processes that this one started, and that have ended, took of processors [s]."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
-def seconds(code: str, words: str = "", expected: int = 0, **environment: str) -> float:
-    """Wall time of a new process [s].
+def seconds(command: Sequence[str], expected: int = 0, **environment: str) -> float:
+    """What a new Python takes of processors [s]; its modules have bytecode, as installed ones do.
 
     Raises:
       RuntimeError: it ended otherwise than expected.
     """
-    begun = time.perf_counter()
-    command = [sys.executable, "-c", code, *words.split()]
-    env = os.environ | environment
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
-    took = time.perf_counter() - begun
+    inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    before = processors()
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+    )
     if done.returncode != expected:
-        raise RuntimeError(f"bench: dmodel {words} ended with {done.returncode}:\n{done.stderr}")
-    return took
+        said = f"bench: {' '.join(command)} ended with {done.returncode}"
+        raise RuntimeError(f"{said}:\n{done.stderr}")
+    return processors() - before
 
 
 def starts(rounds: int) -> Iterator[Result]:
@@ -79,33 +80,12 @@ def starts(rounds: int) -> Iterator[Result]:
     found: dict[str, list[float]] = {name: [] for name in ("jax", *ANSWERS)}
     for turn in range(rounds + 1):
         took = {"jax": seconds(JAX)}
-        took |= {words: seconds(SHELL, words, code) for words, code in ANSWERS.items()}
+        took |= {words: seconds((*SHELL, *words.split()), code) for words, code in ANSWERS.items()}
         for name, value in took.items() if turn else ():
             found[name].append(value)
     middle = {name: statistics.median(values) for name, values in found.items()}
-    yield Result("start of JAX: import and one jit", middle["jax"], "s", note="new process")
+    yield Result("start of JAX: import and one jit", middle["jax"], "s", note="T, of processors")
     for words in ANSWERS:
         note = f"{middle[words]:.2f} s, middle of {rounds}"
         name = f"dmodel {words}".strip()
-        yield Result(
-            f"{name} over the start of JAX", middle[words] / middle["jax"], "×", SHARE, note=note
-        )
-
-
-def searches(rounds: int) -> Iterator[Result]:
-    """What the searches take of JAX's start: the first time with an empty cache, and again."""
-    found: dict[str, list[float]] = {name: [] for name in ("jax", *SEARCHES)}
-    with tempfile.TemporaryDirectory() as folder:
-        for _ in range(rounds + 1):
-            found["jax"].append(seconds(JAX))
-            for words in SEARCHES:
-                found[words].append(seconds(SHELL, words, DMODEL_CACHE=folder))
-    first, *others = found["jax"]
-    start = statistics.median(others)
-    for words, target in SEARCHES.items():
-        cold, *warm = found[words]
-        middle = statistics.median(warm)
-        note = f"{middle:.2f} s, middle of {rounds}; nothing kept: {cold / first:.1f} ×"
-        yield Result(
-            f"dmodel {words}, again, over the start", middle / start, "×", target, note=note
-        )
+        yield Result(f"{name}, again", middle[words] / middle["jax"], "T", SHARE, note=note)

@@ -41,21 +41,21 @@ SHOWN = (
     "depth constant",
     "tokens per parameter",
 )
-CLOSE = 1e-6
-"""Difference of ln C at which the time counts as found."""
+CLOSE, ROUGHLY = 1e-6, 0.05
+"""Difference of ln C at which the time counts as found, and in a quick run."""
 
 
-def shortest(threshold: float) -> tuple[float, Frontier, dict[str, float]]:
+def shortest(threshold: float, close: float = CLOSE) -> tuple[float, Frontier, dict[str, float]]:
     """Training time in which the largest run is `FLOP` [s], by Newton's method on ln C(ln T); the
     frontier there and its elasticities."""
-    seconds = 3.0 * MONTH_S
+    seconds = 0.7 * MONTH_S  # near the time of the first end
     for _ in range(12):
         asked = case(gpu(GPU), threshold=threshold, deadline_s=seconds)
         found = largest_run(asked)
         slopes = elasticities(asked, found)
         say(f"{seconds / MONTH_S:.4g} months: {found.flop:.4g} FLOP")
         missing = float(np.log(FLOP / found.flop))
-        if abs(missing) < CLOSE:
+        if abs(missing) < close:
             break
         # far off, the exponent changes on the way
         seconds *= float(np.exp(np.clip(missing / slopes["training time"], -1.5, 1.5)))
@@ -84,7 +84,7 @@ def main() -> None:
     shown: dict[str, dict[str, float]] = {}
     titles = {}
     for end in list(ENDS)[: 1 if args.quick else None]:
-        seconds, found, slopes = shortest(ENDS[end])
+        seconds, found, slopes = shortest(ENDS[end], ROUGHLY if args.quick else CLOSE)
         days, of_time = seconds / MONTH_S * 30.4, slopes.pop("training time")
         titles[end] = f"{end}: {days:.3g} days"
         shown[end] = {name: -slope / of_time for name, slope in slopes.items()}

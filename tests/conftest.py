@@ -38,25 +38,27 @@ if jax.__version_info__ < (0, 12):
     QUICK += ["--xla_cpu_use_fusion_emitters=false"]
 
 LONGEST = (
-    "codesign",
     "experiments",
     "fit",
-    "replay",
-    "design",
-    "cli",
-    "collect_workload",
-    "collect_compare",
+    "collect_",
     "micro",
+    "design",
+    "codesign",
+    "replay",
+    "cli",
     "terms",
-    "theory_relax",
     "sensitivity",
-    "theory_frontier",
-    "uncertainty",
+    "noticed",
+    "theory_",
+    "recorded",
     "footprints",
-    "theory_step",
+    "uncertainty",
     "step",
     "sweep",
     "doctests",
+    "layers",
+    "traces_published",
+    "profiles_packed",
 )
 """Beginnings of the names of files that take long, longest first: started first, so that no worker
 is left alone with one at the end."""
@@ -84,9 +86,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
-ROOMY = 4e9
-"""What a worker may hold before it lets go of compiled programs [byte]: those of all files together
-are 11 GB."""
+ROOMY, MORE = 4e9, 1e9
+"""What a worker may hold before it lets go of compiled programs, and how much more before it does
+so again [byte]: those of all files together are 11 GB."""
 
 
 def resident() -> float:
@@ -95,10 +97,18 @@ def resident() -> float:
     return float(told.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if told.exists() else 0.0
 
 
+@pytest.fixture(scope="session")
+def held():
+    """What the process held when it last let go of something [byte]. Freed memory stays its own, so
+    without this each later file would begin with nothing compiled."""
+    return [ROOMY - MORE]
+
+
 @pytest.fixture(scope="module", autouse=True)
-def _room():
+def _room(held):
     """Programs of files that are done make room for others'."""
     yield
-    if resident() > ROOMY:
+    if resident() > held[0] + MORE:
         jax.clear_caches()
         gc.collect()
+        held[0] = resident()

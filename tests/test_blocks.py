@@ -21,9 +21,11 @@ from dmodel.catalog.shapes import model_of, part_of
 from dmodel.cost import memory
 from dmodel.cost.compute import attention_passes
 from dmodel.counts import activation_bytes, active_parameters, between_layers, parameters
+from dmodel.once import together
 from dmodel.records import Model, Plan
 from dmodel.step import memory_use, step_time
 from dmodel.tables import layer
+from tests.points import quick
 
 H, S, VOCAB = 96, 512, 1000
 FEEDS = ("dense", "experts")
@@ -598,14 +600,14 @@ def everything() -> Model:
 SYSTEM = catalog.system("H100-DGX")
 
 
-@jax.jit
-def answers(model: Model, plan: Plan) -> jax.Array:
+def answered(model: Model, plan: Plan) -> jax.Array:
     """Logarithms of a step's time and of memory, in a sum that lets neither hide the other."""
-    found = step_time(SYSTEM, model, plan, coefficients.default())
-    return jnp.log(found.total) + 0.7 * jnp.log(memory_use(model, plan).total)
+    with together():
+        found = step_time(SYSTEM, model, plan, coefficients.default())
+        return jnp.log(found.total) + 0.7 * jnp.log(memory_use(model, plan).total)
 
 
-gradients = jax.jit(jax.grad(answers))
+answers, gradients = quick(answered), quick(jax.grad(answered))
 
 
 def names(tree: Any) -> list[str]:

@@ -25,7 +25,6 @@ STEPS, ANALYSIS, MEMORY = "products and collectives: ", "cost analysis: ", "memo
 QUICK = (
     STEPS + "one device, selective",
     STEPS + "data 2 · fsdp 4",
-    STEPS + "tensor 4",
     STEPS + "tensor 4, full",
     STEPS + "fsdp 2 · tensor 2 · context 2",
     STEPS + "fsdp 2 · expert 2 · tensor 2",

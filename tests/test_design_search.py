@@ -20,6 +20,7 @@ from dmodel.design import (
     count,
     evaluate,
     exact,
+    few,
     group_bounds,
     problem,
     rows,
@@ -191,6 +192,22 @@ def test_no_plan_of_a_group_undercuts_its_bound(seed, model):
             == members[0, [rows.INDEX[n] for n in rows.SHARDING]]
         ).all(1)
         assert (np.asarray(found.step_time_s)[fits & same] >= own.step_time_s[0]).all()
+
+
+@pytest.mark.slow
+def test_many_groups_and_plans_are_judged_by_a_program_as_few_are_by_numpy(monkeypatch):
+    p = random_problem(np.random.default_rng(1), EVERYTHING.replace(stack=by_stage(1)))
+    split = space.degrees(p.space)[3]
+    members = rows.group_rows(split, space.options(p.space, split))[:300]
+
+    def judged():
+        free, own = (group_bounds(p, members, sharded=x) for x in (False, True))
+        return jax.tree.leaves((free, own, evaluate(p, members)))
+
+    by_numpy = judged()
+    monkeypatch.setattr(few, "FEW", 0)
+    for one, other in zip(by_numpy, judged(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10)
 
 
 @pytest.mark.parametrize(("seed", "slow"), [(34, 3.0), (33, 10.0), (32, 30.0)])

@@ -47,7 +47,7 @@ BELOW_REPORT = BELOW_RUN | {
     "theory",
     "emit",
 }
-BELOW_REPORT |= {"uncertainty", "codesign", "entries", "recorded", "called"}
+BELOW_REPORT |= {"uncertainty", "codesign", "entries", "recorded", "called", "adam"}
 
 QUESTION = BASE | {"blocks", "catalog", "columns", "layouts", "profiles", "records", "unlike"}
 """What a question in words stands on."""
@@ -124,12 +124,13 @@ ALLOWED: dict[str, set[str]] = {
     "entries": set(),
     "structures": set(),
     "operations": set(),
+    "adam": set(),
     "recording": {"operations"},
     "recorded": {"entries", "structures", "operations", "recording"},
     "sweep": BELOW_RUN | {"flattened"},
     "run": BELOW_RUN,
-    "design": BELOW_RUN | WORDS | {"run", "sweep", "recorded"},
-    "codesign": BELOW_RUN | {"run", "sweep", "recorded", "design", "profiles"},
+    "design": BELOW_RUN | WORDS | {"run", "sweep", "recorded", "adam"},
+    "codesign": BELOW_RUN | {"run", "adam", "sweep", "recorded", "design", "profiles"},
     "sensitivity": BELOW_RUN | WORDS | {"run", "sweep", "design", "recorded"},
     "energy": BELOW_RUN | {"run"},
     "returns": BELOW_RUN | {"run", "energy", "sweep", "design"},

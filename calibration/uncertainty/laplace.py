@@ -27,6 +27,9 @@ from dmodel.profiles import family
 ROUNDS, CLOSE = 60, 3e-3
 """Rounds of `expected_noise` at most, and the change of ln s that ends them."""
 
+CANCELS = 1e-4
+"""Share of a row's variance that the data take, below which it is not told from their rest."""
+
 
 class Laplace(NamedTuple):
     """Posterior of a fit; parameters are in prior standard deviations: 1 = the data said nothing, 0
@@ -106,10 +109,8 @@ def expected_noise(
     weight = own * student_weight(rows.ratio**2, scale[index], freedom)
     counts = np.bincount(index, own, len(scale))
     for _ in range(ROUNDS):
-        inner = np.linalg.solve(
-            np.eye(len(own)) + rows.prior * weight, np.column_stack([rows.before, rows.prior])
-        )
-        square = inner[:, 0] ** 2 + np.diag(inner[:, 1:])
+        ratio, variance = _expected(rows, weight)
+        square = ratio**2 + variance
         spread = np.bincount(
             index,
             own * scale[index] ** 2 * square * student_weight(square, scale[index], freedom),
@@ -123,13 +124,41 @@ def expected_noise(
             break
     # of each stack's rows the coefficients take as many as their leverage: the others say how sure
     # ln s is
-    left = own * (1.0 - np.minimum(np.diag(open_ratios(rows.prior, weight)) * weight, 1.0))
+    left = own * (1.0 - np.minimum(_expected(rows, weight)[1] * weight, 1.0))
     known = (
         2.0 * freedom / (freedom + 3.0) * np.bincount(index, left, len(scale))
         + 1.0 / pooling.NOISE_WIDTH**2
     )
     scale = scale * np.exp(1.0 / known)
     return scale, own * student_weight(square, scale[index], freedom)
+
+
+def _factored(prior: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`W^½` of each row, and the lower factor L of `1 + W^½ G W^½ = L Lᵀ`."""
+    root = np.sqrt(weight)
+    return root, np.linalg.cholesky(np.eye(len(root)) + root[:, None] * prior * root)
+
+
+def _expected(rows: Rows, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ratios and their variances after the data, `[row]`: `(1 + G W)⁻¹` times the ratios before and
+    the diagonal of `(1 + G W)⁻¹ G`.
+
+    With `B = 1 + W^½ G W^½` the latter is `(1 − (B⁻¹)ᵢᵢ) / wᵢ`, so one triangular inverse will do;
+    a row that nearly nothing is known of, where that cancels, has `G − G W^½ B⁻¹ W^½ G` itself.
+    """
+    from scipy.linalg import get_lapack_funcs
+
+    root, lower = _factored(rows.prior, weight)
+    (inverted,) = get_lapack_funcs(("trtri",), (lower,))
+    inverse = inverted(lower, lower=1)[0]
+    mean = rows.before - rows.prior @ (root * (inverse.T @ (inverse @ (root * rows.before))))
+    known = 1.0 - (inverse**2).sum(0)
+    plain = known > CANCELS
+    variance = np.divide(known, weight, out=np.zeros_like(known), where=plain)
+    rest = np.flatnonzero(~plain)
+    across = inverse @ (root[:, None] * rows.prior[:, rest])
+    variance[rest] = rows.prior[rest, rest] - (across**2).sum(0)
+    return mean, variance
 
 
 def _scale(
@@ -230,9 +259,14 @@ def _at_fit(
 
 
 def _inner(prior: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """`W (1 + G W)⁻¹`, symmetric."""
-    found = weight[:, None] * np.linalg.inv(np.eye(len(prior)) + prior * weight)
-    return 0.5 * (found + found.T)
+    """`W (1 + G W)⁻¹ = W^½ (1 + W^½ G W^½)⁻¹ W^½`."""
+    from scipy.linalg import get_lapack_funcs
+
+    root, lower = _factored(prior, weight)
+    (inverted,) = get_lapack_funcs(("potri",), (lower,))
+    half = np.tril(inverted(lower, lower=1)[0])
+    whole = half + np.tril(half, -1).T
+    return root[:, None] * whole * root
 
 
 def _parameters(
@@ -245,6 +279,8 @@ def _parameters(
     ratios: 1 and the design, unless something
     is known of their sums (`pooling.Prior.mixing`).
     """
+    from scipy.linalg import solve_triangular
+
     known, across = np.ones((design.shape[1] // n, n)), design
     if mixing is not None:
         at, root = (
@@ -255,9 +291,10 @@ def _parameters(
         across = design.reshape(len(design), -1, n).copy()
         across[:, *at] = np.einsum("rnk,kmn->rmk", across[:, *at], root, optimize=True)
         across = across.reshape(design.shape)
-    learned = _inner(prior, weight) @ across
-    errors = np.sqrt(np.maximum(known - (across * learned).sum(0).reshape(-1, n), 0.0))
-    return errors, np.diag(known[0]) - across[:, :n].T @ learned[:, :n]
+    root, lower = _factored(prior, weight)
+    learned = solve_triangular(lower, root[:, None] * across, lower=True, check_finite=False)
+    errors = np.sqrt(np.maximum(known - (learned**2).sum(0).reshape(-1, n), 0.0))
+    return errors, np.diag(known[0]) - learned[:, :n].T @ learned[:, :n]
 
 
 def _pairs(rows: Rows, cells: Cells, groups: Groups) -> dict[tuple[str, str], np.ndarray]:

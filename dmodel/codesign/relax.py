@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dmodel import struct
+from dmodel.adam import Adam, annealed
 from dmodel.codesign.limits import Goal, excess, merit
 from dmodel.codesign.outcome import NAMES, Outcome, World, outcome, unordered
 from dmodel.codesign.unknowns import Unknowns
@@ -181,25 +182,6 @@ def starts(unknowns: Unknowns, n: int, seed: int) -> np.ndarray:
     return np.concatenate([sizes, shares, random.normal(-1.0, 1.0, (LATENTS - 4, n))])
 
 
-class _Adam:
-    """Adam (Kingma & Ba 2015) on arrays of numpy; that of a library would be compiled."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.mean, self.square, self.count = np.zeros(shape), np.zeros(shape), 0
-
-    def step(self, slopes: np.ndarray) -> np.ndarray:
-        """The direction to go, about 1 in size."""
-        self.count += 1
-        self.mean = FIRST * self.mean + (1.0 - FIRST) * slopes
-        self.square = SECOND * self.square + (1.0 - SECOND) * slopes**2
-        mean = self.mean / (1.0 - FIRST**self.count)
-        return mean / (np.sqrt(self.square / (1.0 - SECOND**self.count)) + 1e-8)
-
-
-FIRST, SECOND = 0.9, 0.999
-"""Of Adam: decay of the means of slopes and of their squares."""
-
-
 def relax(
     unknowns: Unknowns,
     world: World,
@@ -230,7 +212,7 @@ def relax(
     u, multipliers = starts(unknowns, n, seed), np.zeros((len(NAMES) + N_STRUCTURE, n))
     moving = np.concatenate([unknowns.free.astype(float), np.ones(LATENTS)])[:, None]
     low, high = unknowns.low[:, None], unknowns.high[:, None]
-    adam, seen = _Adam(u.shape), {}
+    adam, seen = Adam(u.shape), {}
     each = TOTAL // len(anneal)
     for sharpness in anneal:
         judge = LAGRANGIAN.varied(
@@ -244,8 +226,7 @@ def relax(
         )
         for i in range(each):
             seen = judge((u, multipliers))
-            # cosine over both halves, so that the last rounds settle
-            rate = RATE * (0.05 + 0.475 * (1.0 + np.cos(np.pi * adam.count / TOTAL)))
+            rate = annealed(RATE, adam.count, TOTAL)
             direction = adam.step(seen["slopes"] * moving)
             if i < each - 1:
                 u = u - rate * direction

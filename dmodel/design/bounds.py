@@ -75,11 +75,14 @@ from dmodel.cost.overlap import lengthened, straggler_share
 from dmodel.design import rows as rows_
 from dmodel.design.constraints import violation
 from dmodel.design.favourable import best_over_sharding, fastest
+from dmodel.design.few import by_numpy, takes_numpy
 from dmodel.design.judge import DRAFTED, Problem, draft_moments, drafted, shared, used
 from dmodel.design.space import Space
 from dmodel.layer import attention_passes, starts
+from dmodel.once import together
 from dmodel.physics import Costs, Physics
 from dmodel.placement import place
+from dmodel.recorded import Recorded
 from dmodel.records import Cluster, Model, Plan, value
 from dmodel.records.precision import NARROW
 from dmodel.step import CALIBRATED, step_time
@@ -227,6 +230,10 @@ def _bound(sharpness: float):
     """The case function, one object for each sharpness, so that it is compiled once."""
 
     def bound(batch: dict[str, Array], fixed: Any) -> Bound:
+        with together():
+            return bounded(batch, fixed)
+
+    def bounded(batch: dict[str, Array], fixed: Any) -> Bound:
         model, c = fixed["model"], fixed["coefficients"]
         system, draft = CALIBRATED.align(*drafted(batch, fixed))
         held = _held(system, draft, batch, fixed)
@@ -249,6 +256,14 @@ def _bound(sharpness: float):
     return bound
 
 
+def _listed(fixed: Any, batch: dict[str, Array], *, sharpness: float) -> dict[str, Any]:
+    """The bounds of groups by name."""
+    return vars(_bound(sharpness)(batch, fixed))
+
+
+LISTED = Recorded(_listed, any_rows=True, of_last=True)
+
+
 def group_bounds(
     problem: Problem, rows: np.ndarray, *, sharded: bool, threads: int | None = None
 ) -> Bound:
@@ -266,7 +281,10 @@ def group_bounds(
         batch |= _freely_sharded(problem.space, rows, batch)
     batch |= _shares(problem.space, batch)
     fixed = shared(problem) | {"memory": float(problem.limits.memory)}
-    return sweep(_bound(problem.sharpness), batch, fixed, threads=threads)
+    sharpness = problem.sharpness
+    if takes_numpy(("bound", sharpness), (batch, fixed), len(rows)):
+        return Bound(**by_numpy(LISTED, batch, fixed, len(rows), sharpness=sharpness))
+    return sweep(_bound(sharpness), batch, fixed, threads=threads, once=True)
 
 
 def _freely_sharded(

@@ -23,6 +23,7 @@ from dmodel.cost.memory import Memory, fullest, moments
 from dmodel.cost.pipeline import SCHEDULES
 from dmodel.design import rows as rows_
 from dmodel.design.constraints import Limits, Use, uses, violation
+from dmodel.design.few import by_numpy, takes_numpy
 from dmodel.design.space import Space
 from dmodel.footprint import LEAST, Footprint
 from dmodel.once import together
@@ -179,17 +180,7 @@ def _listed(
     return {**vars(found), **parts}
 
 
-LISTED = Recorded(_listed)
-
-ROWS = 4096
-"""Rows that numpy computes at once [count]: what is between its steps has to fit a cache."""
-
-FEW = 1 << 19
-"""Rows after which a program is compiled, or loaded [count]: it takes as long as numpy takes for
-them."""
-
-_DONE: dict[Any, int] = {}
-"""Rows that numpy did, by the structure of their problem; `FEW` where a program is there."""
+LISTED = Recorded(_listed, any_rows=True, of_last=True)
 
 
 def shared(problem: Problem) -> dict[str, Tree]:
@@ -220,8 +211,7 @@ def evaluate(
     """
     batch = rows_.numbers(problem.space, problem.system, rows)
     if _takes_numpy(problem, batch, len(rows)):
-        same = [np.full(len(rows), x) for x in _column(problem.coefficients)]
-        return _by_numpy(problem, batch, np.stack(same), len(rows))
+        return _by_numpy(problem, batch, _column(problem.coefficients), len(rows))
     draws = np.repeat(_column(problem.coefficients)[:, None], DRAWS, 1)
     fixed = _with_draws(problem, draws)
     judge = _judge(problem.sharpness)
@@ -230,34 +220,17 @@ def evaluate(
 
 
 def _takes_numpy(problem: Problem, batch: dict[str, np.ndarray], count: int) -> bool:
-    """Whether rows are so few, with those before them, that numpy is done before a program is
-    there."""
-    kind = problem.sharpness, jax.tree.structure((batch, shared(problem)))
-    done = _DONE.get(kind, 0) + count
-    _DONE[kind] = min(done, FEW)
-    return done < FEW and jax.default_backend() == "cpu"
+    return takes_numpy(("judge", problem.sharpness), (batch, shared(problem)), count)
 
 
 def _by_numpy(
     problem: Problem, batch: dict[str, np.ndarray], coefficients: np.ndarray, count: int
 ) -> Evaluation:
-    """Evaluate rows, each under its own coefficients `[coefficient, n]`."""
-    whole = -(-count // ROWS) * ROWS
-
-    def filled(x: np.ndarray) -> np.ndarray:
-        x = np.broadcast_to(x, (*np.shape(x)[:-1], count) if np.ndim(x) else (count,))
-        return np.concatenate([x, np.repeat(x[..., -1:], whole - count, -1)], -1)
-
-    columns = Coefficients(**dict(zip(NAMES, filled(coefficients), strict=True)))
-    every = {name: filled(x) for name, x in batch.items()}, columns
+    """Evaluate rows, each under its own coefficients `[coefficient, n]`, or all under the same,
+    `[coefficient]`."""
+    columns = Coefficients(**dict(zip(NAMES, coefficients, strict=True)))
     fixed = {k: v for k, v in shared(problem).items() if k != "coefficients"}
-
-    def part(start: int) -> Tree:
-        return jax.tree.map(lambda x: x[start : start + ROWS], every)
-
-    of = LISTED.varied(fixed, like=part(0), sharpness=problem.sharpness)
-    parts = [of(part(start)) for start in range(0, whole, ROWS)]
-    found = jax.tree.map(lambda *xs: np.concatenate(xs)[:count], *parts)
+    found = by_numpy(LISTED, (batch, columns), fixed, count, sharpness=problem.sharpness)
     return Evaluation(
         **found
         | {"breakdown": Breakdown(**found["breakdown"]), "memory": Memory(**found["memory"])}

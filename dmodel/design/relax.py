@@ -11,26 +11,26 @@ the search goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache, partial
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from dmodel import run, struct
+from dmodel.adam import Adam, annealed
 from dmodel.design.choices import PrecisionChoice
 from dmodel.design.constraints import uses
 from dmodel.design.judge import DRAFTED, Problem, as_draft, draft_memory, drawn, shared
 from dmodel.design.rows import decided, order_numbers, precisions
 from dmodel.design.space import Space, degrees, divisors, placements
+from dmodel.once import together
 from dmodel.placement import PAIRS
+from dmodel.recorded import Recorded
 from dmodel.records import Cluster, Plan, value
 from dmodel.step import step_time
-from dmodel.sweep import quick_to_compile
 from dmodel.types import Array
 
 ROUNDS, STEPS, RATE = 6, 40, 0.15
@@ -46,6 +46,9 @@ logarithmic distance: none first, then sharper."""
 SLOTS = 64
 """Divisors that the pull knows of: those of larger sets are thinned out. One number, so that one
 program serves all device counts."""
+
+N_LIMITS = 13
+"""Limits on a relaxed plan (`_judged`)."""
 
 DEGREES = ("dp", "tp", "cp", "pp")
 FREE = (
@@ -123,8 +126,8 @@ def _typical(space: Space, zero: np.ndarray) -> dict[str, np.ndarray]:
     return found | {"ep": one * min(max(experts, 1.0), 8.0)}
 
 
-def _relaxed_plan(z: jax.Array, arm: Arms, given: dict[str, Any]) -> Plan:
-    """Plan of unknowns `[12, *batch]`."""
+def _settings(z: jax.Array, arm: Arms, given: dict[str, Any]) -> dict[str, Array]:
+    """Leaves of the plan of unknowns `[12, *batch]`."""
     model, base, allowed = given["model"], given["base"], given["allowed"]
     share = jax.nn.softmax(z[:4], 0) * given["log_devices"]
     logs: dict[str, jax.Array] = dict(zip(DEGREES, share, strict=True))
@@ -141,7 +144,7 @@ def _relaxed_plan(z: jax.Array, arm: Arms, given: dict[str, Any]) -> Plan:
     )
     shard = jnp.clip(arm.log_domain - before, 0.0, logs["dp"])
     room = jnp.maximum(jnp.log(model.n_layers) - logs["pp"], 0.0)
-    settings = {
+    return {
         **{name: jnp.exp(x) for name, x in logs.items()},
         "ep": jnp.exp(log_ep),
         "etp": jnp.exp(log_etp),
@@ -162,16 +165,15 @@ def _relaxed_plan(z: jax.Array, arm: Arms, given: dict[str, Any]) -> Plan:
         **{name: value * one for name, value in order.items()},
         **{name: value for name, value in arm.numbers.items() if name != "flops_per_s"},
     }
-    return as_draft(base, settings)
 
 
 def _judged(
-    z: jax.Array, arm: Arms, given: dict[str, Any], sharpness: float
-) -> tuple[Plan, jax.Array, jax.Array]:
-    """Plan, merit, and logarithmic excess over each limit `[13, *batch]`, ≤ 0 where it is kept:
-    those of `uses`; each degree against the largest that a valid plan has; the micro-batches that a
-    zero bubble asks for."""
-    plan, model = _relaxed_plan(z, arm, given), given["model"]
+    settings: Mapping[str, Array], arm: Arms, given: dict[str, Any], sharpness: float
+) -> tuple[jax.Array, jax.Array]:
+    """Merit of a plan, and logarithmic excess over each limit `[N_LIMITS, *batch]`, ≤ 0 where it is
+    kept: those of `uses`; each degree against the largest that a valid plan has; the micro-batches
+    that a zero bubble asks for."""
+    plan, model = as_draft(given["base"], settings), given["model"]
     system = given["system"].replace(
         chip=given["system"].chip.replace(flops_per_s=arm.numbers["flops_per_s"])
     )
@@ -192,52 +194,51 @@ def _judged(
     over += [getattr(plan.layout, name) / most for name, most in given["most"].items()]
     over += [jnp.exp(drawn(plan).zero_bubble * jnp.log(2.0 * plan.layout.pp / plan.n_microbatches))]
     merit = times.total * (1.0 + given["energy"] * (watts - 1.0))
-    return plan, jnp.asarray(merit), jnp.log(jnp.stack(jnp.broadcast_arrays(*over)))
+    return jnp.asarray(merit), jnp.log(jnp.stack(jnp.broadcast_arrays(*over)))
 
 
-def _distance(plan: Plan, log_divisors: jax.Array) -> jax.Array:
+def _distance(settings: Mapping[str, Array], log_divisors: jax.Array) -> jax.Array:
     """Squared logarithmic distances of the degrees to the nearest divisors of the device count,
     summed."""
-    logs = jnp.log(jnp.stack([getattr(plan.layout, name) for name in DEGREES]))
+    logs = jnp.log(jnp.stack([settings[name] for name in DEGREES]))
     return ((logs[None] - log_divisors[:, None, None]) ** 2).min(0).sum(0)
 
 
-def _descend(
-    z: jax.Array, arm: Arms, given: dict[str, Any], sharpness: float
-) -> tuple[Plan, jax.Array, jax.Array]:
-    """Adam on the augmented Lagrangian of the merit's logarithm, from all starts at once; returns
-    plans, merits and excesses."""
+def _slopes(
+    given: dict[str, Any], here: tuple[jax.Array, jax.Array, Arms], *, sharpness: float
+) -> dict[str, Any]:
+    """Leaves of the plans, merits, excesses, and the slopes of the augmented Lagrangian of the
+    merit's logarithm, for unknowns `[12, n]` and multipliers `[N_LIMITS, n]`."""
+    z, multipliers, arm = here
 
-    def lagrangian(z: jax.Array, multipliers: jax.Array, pull: jax.Array) -> jax.Array:
-        plan, merit, excess = _judged(z, arm, given, sharpness)
+    def lagrangian(z: jax.Array) -> tuple[jax.Array, dict[str, Any]]:
+        with together():
+            settings = _settings(z, arm, given)
+            merit, excess = _judged(settings, arm, given, sharpness)
         penalty = (jnp.maximum(multipliers + WEIGHT * excess, 0.0) ** 2).sum(0) / (2.0 * WEIGHT)
-        return (jnp.log(merit) + penalty + pull * _distance(plan, given["log_divisors"])).sum()
+        pull = given["pull"] * _distance(settings, given["log_divisors"])
+        found = {"settings": settings, "merit": merit, "excess": excess}
+        return (jnp.log(merit) + penalty + pull).sum(), found
 
-    # cosine over the whole search, so that the last rounds settle
-    optimizer = optax.adam(optax.cosine_decay_schedule(RATE, ROUNDS * STEPS, alpha=0.05))
-
-    def step(carry: tuple, _: None) -> tuple[tuple, None]:
-        z, state, multipliers, pull = carry
-        slopes = jax.grad(lagrangian)(z, multipliers, pull)
-        # optax raises a float to its integer count of steps
-        with jax.numpy_dtype_promotion("standard"):
-            updates, state = optimizer.update(slopes, state)
-        return (optax.apply_updates(z, updates), state, multipliers, pull), None
-
-    def round_(carry: tuple, pull: jax.Array) -> tuple[tuple, None]:
-        z, state, multipliers = carry
-        z, state, _, _ = jax.lax.scan(step, (z, state, multipliers, pull), None, length=STEPS)[0]
-        excess = _judged(z, arm, given, sharpness)[2]
-        return (z, state, jnp.maximum(multipliers + WEIGHT * excess, 0.0)), None
-
-    start = (z, optimizer.init(z), jnp.zeros((13, *z.shape[1:])))
-    z = jax.lax.scan(round_, start, jnp.asarray(PULL))[0][0]
-    return _judged(z, arm, given, sharpness)
+    slopes, found = jax.grad(lagrangian, has_aux=True)(z)
+    return found | {"slopes": slopes}
 
 
-@cache
-def _compiled() -> Callable:
-    return jax.jit(_descend, static_argnames="sharpness", compiler_options=quick_to_compile())
+LAGRANGIAN = Recorded(_slopes, any_rows=True, of_last=True)
+
+
+def _descended(z: np.ndarray, arm: Arms, given: dict[str, Any], sharpness: float) -> dict[str, Any]:
+    """Adam from all starts at once: what `_slopes` says of where they end."""
+    adam, multipliers, found = Adam(z.shape), np.zeros((N_LIMITS, z.shape[1])), {}
+    for pull in PULL:
+        here = z, multipliers, arm
+        at = LAGRANGIAN.varied(given | {"pull": pull}, like=here, sharpness=sharpness)
+        for _ in range(STEPS):
+            rate = annealed(RATE, adam.count, ROUNDS * STEPS)
+            z = z - rate * adam.step(at((z, multipliers, arm))["slopes"])
+        found = at((z, multipliers, arm))
+        multipliers = np.maximum(multipliers + WEIGHT * found["excess"], 0.0)
+    return found
 
 
 def starts(n: int, seed: int) -> np.ndarray:
@@ -296,14 +297,10 @@ def relax(problem: Problem, *, n_starts: int = 32, seed: int = 0) -> Relaxed:
       Relaxed plans, feasible ones (violation ≤ 1 %) first, then by merit.
     """
     spread = jax.tree.map(lambda x: np.tile(x, n_starts), arms(problem.space, problem.system))
-    as_floats = partial(jax.tree.map, lambda x: jnp.asarray(x, dtype=float))
-    start = jnp.asarray(starts(len(spread.zero), seed))
-    plan, merit, excess = _compiled()(
-        start, as_floats(spread), as_floats(_given(problem)), problem.sharpness
-    )
-    merit, violation = np.asarray(merit), np.maximum(np.asarray(jnp.expm1(excess)).max(0), 0.0)
+    given = _given(problem)
+    found = _descended(starts(len(spread.zero), seed), spread, given, problem.sharpness)
+    merit, violation = found["merit"], np.maximum(np.expm1(found["excess"]).max(0), 0.0)
     order = np.lexsort((merit, violation > 0.01))
-    plan, spread = jax.tree.map(
-        lambda x: np.asarray(x)[order] if np.ndim(x) else np.asarray(x), (plan, spread)
-    )
+    plan = as_draft(given["base"], {name: x[order] for name, x in found["settings"].items()})
+    spread = jax.tree.map(lambda x: x[order], spread)
     return Relaxed(plan=plan, merit=merit[order], violation=violation[order], arms=spread)

@@ -191,10 +191,10 @@ def _compiled() -> _Compiled:
 
 
 def _program(asked: Case, stacked: Arrays) -> Program:
-    run = _compiled()
+    run, held = _compiled(), jax.device_put(stacked)
 
     def on_host(f: Callable) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        return lambda z: jax.tree.map(np.asarray, f(z, asked, stacked))
+        return lambda z: jax.tree.map(np.asarray, f(z, asked, held))
 
     return Program(
         values=on_host(run.values),

@@ -130,11 +130,20 @@ def _merit(value: np.ndarray, slack: np.ndarray, barrier: np.ndarray) -> np.ndar
 
 
 def _length(
-    relaxed: _Relaxed, y: np.ndarray, move: np.ndarray, barrier: np.ndarray, expected: np.ndarray
+    relaxed: _Relaxed,
+    y: np.ndarray,
+    here: tuple[np.ndarray, np.ndarray],
+    move: np.ndarray,
+    barrier: np.ndarray,
+    expected: np.ndarray,
 ) -> np.ndarray:
     """Longest of 1, ½, ¼, … of each step that keeps clear of the boundary and raises the merit by a
-    part of what its slope promises."""
-    value, slack = relaxed.values(y)
+    part of what its slope promises.
+
+    Args:
+      here: value and slack at y.
+    """
+    value, slack = here
     before, length = _merit(value, slack, barrier), np.ones(len(y))
     while True:
         value, moved = relaxed.values(y + length[:, None] * move)
@@ -164,7 +173,7 @@ def maximize(program: Program, start: np.ndarray, last_barrier: float = BARRIER)
     worst = np.maximum(-program.values(start)[1] * program.soft, 0.0).max(1)
     y = np.concatenate([start, worst[:, None] + 0.1], 1)
     barrier, stuck, steps = np.ones(n), np.zeros(n, bool), np.zeros(n, int)
-    slack = relaxed.values(y)[1]
+    value, slack = relaxed.values(y)
     prices = barrier[:, None] / slack
     for _ in range(STEPS):
         slope, jacobian, curvature = relaxed.derivatives(y, prices)
@@ -180,7 +189,7 @@ def maximize(program: Program, start: np.ndarray, last_barrier: float = BARRIER)
         hessian = -curvature + np.einsum("pc,pcn,pcm->pnm", prices / slack, jacobian, jacobian)
         move = np.zeros_like(y)
         move[active] = _newton(hessian[active], toward[active])
-        length = _length(relaxed, y, move, barrier, (toward * move).sum(1))
+        length = _length(relaxed, y, (value, slack), move, barrier, (toward * move).sum(1))
         change = (
             barrier[:, None] / slack
             - prices
@@ -190,7 +199,7 @@ def maximize(program: Program, start: np.ndarray, last_barrier: float = BARRIER)
             change < 0.0, -BOUNDARY * prices / np.where(change < 0.0, change, -1.0), 1.0
         ).min(1, keepdims=True)
         y = y + length[:, None] * move
-        slack = np.where(active[:, None], relaxed.values(y)[1], slack)
+        value, slack = relaxed.values(y)
         # prices stay within a factor of those of the barrier alone, as convergence asks
         central = barrier[:, None] / slack
         prices = np.where(
