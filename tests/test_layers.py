@@ -47,7 +47,7 @@ BELOW_REPORT = BELOW_RUN | {
     "theory",
     "emit",
 }
-BELOW_REPORT |= {"uncertainty", "codesign", "entries", "recorded", "called"}
+BELOW_REPORT |= {"uncertainty", "codesign", "entries", "recorded", "called", "parts"}
 
 QUESTION = BASE | {"blocks", "catalog", "columns", "layouts", "profiles", "records", "unlike"}
 """What a question in words stands on."""
@@ -57,7 +57,7 @@ WORDS |= {"adapters", "counted", "described", "deciding", "laid_out", "machine",
 """From words to records, and what stands on nothing above it."""
 
 ANSWERS = {"prediction", "explain", "searching", "api", "diagnose", "solve"}
-ANSWERS |= {"tokens", "training_run", "sense"}
+ANSWERS |= {"tokens", "training_run", "sense", "montecarlo"}
 
 ALLOWED: dict[str, set[str]] = {
     **dict.fromkeys(LIGHT, set()),
@@ -119,14 +119,18 @@ ALLOWED: dict[str, set[str]] = {
     "sense": LIGHT | {"recorded", "catalog", "codesign"},
     "diagnose": WORDS | BELOW_RUN | {"run", "recorded", "uncertainty"},
     "solve": WORDS | BELOW_RUN | {"run", "recorded", "sensitivity"},
-    "api": WORDS | BELOW_REPORT | {"prediction", "searching", "diagnose", "solve"},
+    "api": WORDS | BELOW_REPORT | {"prediction", "searching", "diagnose", "solve", "montecarlo"},
     "flattened": BASE,
     "entries": set(),
     "structures": set(),
     "operations": set(),
     "recording": {"operations"},
     "recorded": {"entries", "structures", "operations", "recording"},
+    "parts": BASE | {"entries", "structures"},
     "sweep": BELOW_RUN | {"flattened"},
+    "montecarlo": WORDS
+    | BELOW_RUN
+    | {"parts", "sweep", "recorded", "design", "searching", "uncertainty"},
     "run": BELOW_RUN,
     "design": BELOW_RUN | WORDS | {"run", "sweep", "recorded"},
     "codesign": BELOW_RUN | {"run", "sweep", "recorded", "design", "profiles"},
@@ -448,6 +452,7 @@ def declared() -> set[str]:
     lines = [
         *project["dependencies"],
         *project["optional-dependencies"]["cli"],
+        *project["optional-dependencies"]["cluster"],
         *project["optional-dependencies"]["sampling"],
     ]
     return {re.split(r"[\[<>=~ ]", line)[0] for line in lines}
