@@ -132,9 +132,9 @@ ALLOWED: dict[str, set[str]] = {
     | BELOW_RUN
     | {"parts", "sweep", "recorded", "design", "searching", "uncertainty"},
     "run": BELOW_RUN,
-    "design": BELOW_RUN | WORDS | {"run", "sweep", "recorded"},
+    "design": BELOW_RUN | WORDS | {"run", "sweep", "recorded", "parts"},
     "codesign": BELOW_RUN | {"run", "sweep", "recorded", "design", "profiles"},
-    "sensitivity": BELOW_RUN | WORDS | {"run", "sweep", "design", "recorded"},
+    "sensitivity": BELOW_RUN | WORDS | {"run", "sweep", "design", "recorded", "parts"},
     "energy": BELOW_RUN | {"run"},
     "returns": BELOW_RUN | {"run", "energy", "sweep", "design"},
     "catalog": LIGHT | {"topology", "blocks", "counts", "records", "struct", "types"},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -13,6 +14,8 @@ from dmodel.cli.output import say, seconds
 from dmodel.errors import InputError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from dmodel.parts import State
 
 SPREAD = "What computes (default: threads of this process)"
@@ -56,6 +59,18 @@ def check_spread(spread: Spread) -> None:
         raise InputError(f"--workers: expected 1 to 1,024 processes; got {spread.workers}")
     if spread.cluster == "":
         raise InputError("--cluster: expected the address of a scheduler; got an empty text")
+
+
+@contextmanager
+def computing(spread: Spread) -> Iterator[Executor | None]:
+    """What computes; None where nothing is given: this process."""
+    if not spread.given:
+        yield None
+        return
+    from dmodel.parts import opened
+
+    with opened(spread.workers, spread.cluster) as executor:
+        yield executor
 
 
 def told_progress(what: str, total: int, unit: str) -> Callable[[State], None]:

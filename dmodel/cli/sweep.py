@@ -22,7 +22,7 @@ from dmodel.cli.output import (
     show_table,
     stop,
 )
-from dmodel.cli.spread import Spread, check_spread, told_progress
+from dmodel.cli.spread import Spread, check_spread, computing, told_progress
 from dmodel.errors import InputError
 
 if TYPE_CHECKING:
@@ -189,12 +189,12 @@ def _sweeps(
 def _run(sweeps: list[Sweep], spread: Spread, out: Path | None) -> list[Swept]:
     """Compute, and say how far it is."""
     from dmodel.montecarlo import swept
-    from dmodel.parts import Folder, opened
+    from dmodel.parts import Folder
 
     folder = None if out is None else Folder(out, lambda words: say(f"dmodel: {words}"))
     total = sum(each.size for each in sweeps)
     tell = told_progress("sweep", total, "evaluations")
-    with opened(spread.workers, spread.cluster) as executor:
+    with computing(spread) as executor:
         found = swept(sweeps, executor=executor, folder=folder, progress=tell)
     kinds = {kind for each in found for kind in each.processors}
     if len(kinds) > 1:
