@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -72,7 +72,7 @@ def parts(
     executor: Executor | None = None,
     folder: Folder | None = None,
     progress: Progress | None = None,
-) -> Iterator[Part]:
+) -> Generator[Part, None, None]:
     """Parts of blocks, in the order of the blocks, whatever the order in which they are done.
 
     A part is kept as soon as it is there. Blocks are asked for as they are needed, so that there
