@@ -127,7 +127,8 @@ ALLOWED: dict[str, set[str]] = {
     "recording": {"operations"},
     "recorded": {"entries", "structures", "operations", "recording"},
     "parts": BASE | {"entries", "structures"},
-    "sweep": BELOW_RUN | {"flattened"},
+    "devices": set(),
+    "sweep": BELOW_RUN | {"flattened", "devices"},
     "montecarlo": WORDS
     | BELOW_RUN
     | {"parts", "sweep", "recorded", "design", "searching", "uncertainty"},

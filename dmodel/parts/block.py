@@ -111,12 +111,17 @@ def computed(function: Callable[..., Arrays], arguments: dict[str, Any], made_of
       made_of: `sources` of who asks.
 
     Raises:
-      InputError: the worker runs other sources.
+      InputError: the worker runs other sources, or is one of several processes of JAX.
     """
     if sources(function) != made_of:
         raise InputError(
             "a worker runs other sources of dmodel than who asks; install the same version on all "
             "machines and start the workers again"
+        )
+    if jax.distributed.is_initialized():
+        raise InputError(
+            "this process is one of several of jax.distributed, which compute together; blocks are "
+            "for processes of their own: start workers without it"
         )
     enable_float64()
     begun = time.perf_counter()
