@@ -18,7 +18,6 @@ from dmodel.breakdown import Breakdown
 from dmodel.called import step_time_of
 from dmodel.catalog.loader import resolve as known_id
 from dmodel.catalog.models import reading
-from dmodel.errors import InputError
 from dmodel.prediction import Prediction, prediction
 from dmodel.profiles import Profile
 from dmodel.question import Question
@@ -290,27 +289,22 @@ def monte_carlo(
     Args:
       plans: of each plan, name → value of columns and settings of its layout, such as `{"tp": 8}`;
         None = all plans of the stack's space.
-      draws: of the coefficients [count].
-      stack, precision, overrides, profile: as of `predict`.
+      draws: of the coefficients [count]. stack, precision, overrides, profile: as of `predict`.
       everything: all that a plan can vary, not the usual alone; of a space.
       out: a folder of parts, where a second run goes on; None keeps nothing.
-      executor: of what computes, such as `concurrent.futures.ProcessPoolExecutor` or Dask's
-        `client.get_executor()`; None = a thread for each core.
+      executor: of `concurrent.futures`, or Dask's `client.get_executor()`; None = threads.
       how: `seed`, `top`, `risk` and `pairs` of `dmodel.montecarlo.sweep_of`.
 
     Raises:
-      InputError: what is missing or unknown, a plan that is none, a profile that keeps no
-        covariance, or a worker that died.
+      InputError: what is missing or unknown, no covariance in the profile, or a worker that died.
     """
-    from dmodel.montecarlo import listed, of_space, sweep_of, swept
+    from dmodel.montecarlo import plans_of, sweep_of, swept
     from dmodel.parts import Folder
 
     enable_float64()
-    if plans is not None and everything:
-        raise InputError("everything: the plans are given; leave one of the two")
     words = question(job, cluster, stack=stack, precision=precision, overrides=overrides)
     asked = ask(words, profile)
-    known = of_space(asked, everything) if plans is None else listed(asked, plans)
+    known = plans_of(asked, plans, everything)
     folder = None if out is None else Folder(Path(out), partial(warnings.warn, stacklevel=2))
     sweep = sweep_of(asked, known, draws, **how)
     return swept([sweep], executor=executor, folder=folder)[0]

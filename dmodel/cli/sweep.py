@@ -175,13 +175,13 @@ def _sweeps(
     """The sweep of each job."""
     from dmodel.asked import provenance
     from dmodel.cli.question import setting
-    from dmodel.montecarlo import listed, of_space, sweep_of
+    from dmodel.montecarlo import plans_of, sweep_of
 
     found = []
     for job in jobs:
         asked: Asked = setting(job)
         say(provenance(asked))
-        plans = of_space(asked, everything) if words is None else listed(asked, words)
+        plans = plans_of(asked, words, everything)
         found.append(sweep_of(asked, plans, draws, **how))
     return found
 

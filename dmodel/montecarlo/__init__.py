@@ -2,6 +2,16 @@
 carried through every plan, on as many machines as there are."""
 
 from dmodel.montecarlo.answer import Ranked, Swept, swept
-from dmodel.montecarlo.cut import Plans, Sweep, listed, of_space, sweep_of
+from dmodel.montecarlo.cut import Plans, Sweep, listed, of_space, plans_of, sweep_of
 
-__all__ = ["Plans", "Ranked", "Sweep", "Swept", "listed", "of_space", "sweep_of", "swept"]
+__all__ = [
+    "Plans",
+    "Ranked",
+    "Sweep",
+    "Swept",
+    "listed",
+    "of_space",
+    "plans_of",
+    "sweep_of",
+    "swept",
+]

@@ -99,6 +99,21 @@ def of_space(asked: Asked, everything: bool = False) -> Plans:
     return Plans(problem, count, None, None)
 
 
+def plans_of(
+    asked: Asked, words: Sequence[Mapping[str, Any]] | None, everything: bool = False
+) -> Plans:
+    """A list of plans, or all of a job's space where there is none.
+
+    Raises:
+      InputError: both, or as `listed` and `of_space`.
+    """
+    if words is None:
+        return of_space(asked, everything)
+    if everything:
+        raise InputError("everything: the plans are given; leave one of the two")
+    return listed(asked, words)
+
+
 def _near(problem: Problem) -> str:
     return " or ".join(map(str, spaces.neighbouring_counts(problem.space))) or "8"
 
