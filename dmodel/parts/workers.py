@@ -24,8 +24,11 @@ ONE_THREAD = (
 (`DefaultThreadPoolSize` in xla/pjrt/utils.cc)."""
 
 TRIES = 3
-"""Times that workers may die in a row before a block is done [count]: then it is the work that
-kills them."""
+"""Times that workers may die at work in a row before a block is done [count]: then it is the work
+that kills them."""
+
+STARTS = 50
+"""Times that they may die in a row before they are at work [count]: then they cannot start."""
 
 _LOCK = threading.Lock()
 
@@ -47,7 +50,9 @@ class Processes(Executor):
     def __init__(self, workers: int) -> None:
         if not 1 <= workers <= MOST_WORKERS:
             raise InputError(f"workers: expected 1 to {MOST_WORKERS:,}; got {workers}")
-        self._max_workers, self._closed, self._died = workers, False, 0
+        self._max_workers, self._closed = workers, False
+        self._died = self._unborn = 0
+        self._first: list[Future[None]] = []
         self._lock = threading.RLock()
         self._pool: ProcessPoolExecutor | None = None
 
@@ -79,7 +84,7 @@ class Processes(Executor):
         if self._closed:
             raise RuntimeError("processes: expected no call after the shutdown")
         if self._pool is None:
-            self._pool = _started(self._max_workers)
+            self._pool, self._first = _started(self._max_workers)
         return self._pool
 
     def _came(self, outer: Future[Any], inner: Future[Any], pool: Any, call: tuple) -> None:
@@ -96,7 +101,7 @@ class Processes(Executor):
                 error = closed
         with suppress(Exception):  # who waits may have gone
             if error is None:
-                self._died = 0
+                self._died = self._unborn = 0
                 outer.set_result(inner.result())
             else:
                 outer.set_exception(error)
@@ -104,22 +109,25 @@ class Processes(Executor):
     def _may_try_again(self, pool: Any) -> bool:
         """Whether the call of a dead process is made again."""
         with self._lock:
-            self._died += pool is self._pool  # one death fails all calls of its pool
-            return not self._closed and self._died <= TRIES
+            if pool is self._pool:  # one death fails all calls of its pool
+                self._pool = None
+                at_work = any(f.done() and f.exception() is None for f in self._first)
+                self._died, self._unborn = self._died + at_work, self._unborn + (not at_work)
+            return not self._closed and self._died <= TRIES and self._unborn <= STARTS
 
 
 def _nothing() -> None:
     """What a process does to begin."""
 
 
-def _started(workers: int) -> ProcessPoolExecutor:
-    """Processes that have begun, with one thread each and the folder of compiled code of this
-    one."""
+def _started(workers: int) -> tuple[ProcessPoolExecutor, list[Future[None]]]:
+    """Processes that have begun, with one thread each and the folder of compiled code of this one;
+    and what each does first."""
     pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
     with _LOCK, _environment({**dict.fromkeys(ONE_THREAD, "1"), **_compiled_code()}):
-        for _ in range(workers):  # each call begins one, as none is idle yet
-            pool.submit(_nothing)
-    return pool
+        # each call begins one, as none is idle yet
+        first = [pool.submit(_nothing) for _ in range(workers)]
+    return pool, first
 
 
 def _compiled_code() -> dict[str, str]:
