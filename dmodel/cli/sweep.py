@@ -82,15 +82,11 @@ def command(
 ) -> None:
     """What is not known of the coefficients, carried through every plan: quantiles of the step
     time, and how likely each plan is the best."""
-    from dmodel.cli.question import check_count
-
     check_spread(spread)
-    for name, value in (("draws", draws), ("top", top), ("block", block)):
-        check_count(name, value)
+    _check_counts(draws=draws, top=top, block=block)
     risk = risk_of(max_risk)
     words = None if plans is None else read_plans(plans)
-    if space is not None:
-        _check_space(space, plans)
+    _check_space(space, plans)
     jobs = jobs_of(job, vary or [])
     how: dict[str, Any] = {"seed": seed, "top": top, "risk": risk}
     how |= {} if block is None else {"pairs": block}
@@ -109,10 +105,19 @@ def command(
         stop(1)
 
 
-def _check_space(space: str, plans: Path | None) -> None:
+def _check_counts(**given: int | None) -> None:
+    from dmodel.cli.question import check_count
+
+    for name, value in given.items():
+        check_count(name, value)
+
+
+def _check_space(space: str | None, plans: Path | None) -> None:
     """Refuse an unknown space, and one beside a list of plans."""
     from dmodel.cli.question import choice
 
+    if space is None:
+        return
     choice("space", space, SPACES)
     if plans is not None:
         raise InputError(f"--space {space}: the plans are those of --plans; leave one of the two")
@@ -140,29 +145,34 @@ def read_plans(path: Path) -> list[dict[str, str]]:
     Raises:
       InputError: no file of rows with a heading, or a row that is none, with its line.
     """
-    from dmodel.settings import typed
-
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"--plans {path}: expected a CSV file in UTF-8 ({error})") from error
     rows = csv.DictReader(text.splitlines())
-    names = [str(name).strip() for name in rows.fieldnames or ()]
+    _check_heading(path, [str(name).strip() for name in rows.fieldnames or ()])
+    found = [_layout(row, f"--plans {path}, line {rows.line_num}") for row in rows]
+    if not found:
+        raise InputError(f"--plans {path}: expected a row for each plan, got none")
+    return found
+
+
+def _check_heading(path: Path, names: list[str]) -> None:
+    """Refuse a heading without names, or with one twice."""
     if not names or not all(names) or len(set(names)) < len(names):
         raise InputError(
             f"--plans {path}: expected a heading of names, each once, such as tp,pp,micro_batch; "
             f"got {','.join(names)!r}"
         )
-    found = []
-    for row in rows:
-        where = f"--plans {path}, line {rows.line_num}"
-        if None in row or None in row.values():
-            raise InputError(f"{where}: expected {len(names)} values")
-        pairs = [f"{name}={value.strip()}" for name, value in row.items() if value.strip()]
-        found.append(typed(pairs, where))
-    if not found:
-        raise InputError(f"--plans {path}: expected a row for each plan, got none")
-    return found
+
+
+def _layout(row: dict[str, Any], where: str) -> dict[str, str]:
+    """What a row says; where: it stands."""
+    from dmodel.settings import typed
+
+    if None in row or None in row.values():
+        raise InputError(f"{where}: expected as many values as names in the heading")
+    return typed([f"{name}={value.strip()}" for name, value in row.items() if value.strip()], where)
 
 
 def _sweeps(

@@ -110,7 +110,11 @@ def evaluate_draws(
     numbers = partial(rows_.numbers, problem.space, problem.system)
     cut = (rows[i : i + DRAWN] for i in range(0, len(rows), DRAWN))
     found = [arrays for _, arrays in _by(executor, cut, numbers, drawn_block, known)]
-    whole = {name: np.concatenate([f[name] for f in found], -1) for name in found[0]}
+    return _evaluation({n: np.concatenate([f[n] for f in found], -1) for n in found[0]})
+
+
+def _evaluation(whole: Arrays) -> Evaluation:
+    """Of leaves by dotted name."""
 
     def record(kind: Any, title: str) -> Any:
         return kind(**{n: whole[f"{title}.{n}"] for n in kind.__dataclass_fields__})

@@ -134,12 +134,19 @@ def listed(asked: Asked, words: Sequence[Mapping[str, Any]]) -> Plans:
     base = plans[0].alike()
     problem = stated(asked, space_of(asked))
     problem = problem.replace(space=problem.space.replace(base=base))
+    told = tuple(map(_told, words))
+    return Plans(problem, len(plans), told, _stacked(plans, asked))
+
+
+def _told(words: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in words.items())
+
+
+def _stacked(plans: Sequence[Plan], asked: Asked) -> dict[str, np.ndarray]:
+    """Plans as leaves `[plan]`, at the job's precision."""
     each = [_leaves(plan) for plan in plans]
     whole = {n: np.array([leaves[n] for leaves in each]) for n in each[0]}
-    flops = float(asked.cluster.chip.flops_per_s)
-    whole["flops_per_s"] = np.full(len(plans), flops)
-    told = tuple(", ".join(f"{n} {v}" for n, v in each.items()) for each in words)
-    return Plans(problem, len(plans), told, whole)
+    return whole | {"flops_per_s": np.full(len(plans), float(asked.cluster.chip.flops_per_s))}
 
 
 def _laid(asked: Asked, words: Mapping[str, Any], place: int) -> Plan:
@@ -200,10 +207,21 @@ def sweep_of(
 
 def blocks(sweep: Sweep) -> Iterator[Block]:
     """The blocks of a job, in order: all draws of some plans before the next ones."""
-    per_draw = min(sweep.draws, MOST_DRAWS)
-    at_once = max(sweep.pairs // per_draw, 1)
+    at_once = max(sweep.pairs // min(sweep.draws, MOST_DRAWS), 1)
+    known, start = _known(sweep), 0
+    for row, leaves in _batches(sweep.plans, at_once):
+        plans = {n: _short(x) for n, x in leaves.items()}
+        for first in range(0, sweep.draws, MOST_DRAWS):
+            stop = min(first + MOST_DRAWS, sweep.draws)
+            of = {"first_plan": start, "first": first, "stop": stop, "row": row, "plans": plans}
+            yield Block(evaluated_block, {**known, **of}, size=len(row) * (stop - first))
+        start += len(row)
+
+
+def _known(sweep: Sweep) -> dict[str, Any]:
+    """Arguments that all blocks of a job share."""
     asked, problem = sweep.asked, sweep.plans.problem
-    known = {
+    return {
         "shared": shared_of({k: v for k, v in shared(problem).items() if k != "coefficients"}),
         "mean": asked.profile.unconstrained(asked.accelerator, asked.stack or None),
         "sigma": np.asarray(covariance(asked.profile, asked.accelerator, asked.stack or None)),
@@ -213,14 +231,6 @@ def blocks(sweep: Sweep) -> Iterator[Block]:
         "memory": sweep.memory,
         "way": sweep.way,
     }
-    start = 0
-    for row, leaves in _batches(sweep.plans, at_once):
-        plans = {n: _short(x) for n, x in leaves.items()}
-        for first in range(0, sweep.draws, MOST_DRAWS):
-            stop = min(first + MOST_DRAWS, sweep.draws)
-            of = {"first_plan": start, "first": first, "stop": stop, "row": row, "plans": plans}
-            yield Block(evaluated_block, {**known, **of}, size=len(row) * (stop - first))
-        start += len(row)
 
 
 def _short(values: np.ndarray) -> np.ndarray:
