@@ -18,10 +18,10 @@ import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-import dmodel
 from dmodel.api import Job, cluster, question
 from dmodel.asked import ask
 from dmodel.cli.compiled import keep_compiled_code
@@ -29,7 +29,11 @@ from dmodel.cli.spread import told_progress
 from dmodel.montecarlo import Sweep, Swept, of_space, sweep_of, swept
 from dmodel.montecarlo.cut import blocks
 from dmodel.parts import Arrays, Block, Folder, opened, parts
-from experiments.study import Line, parse, plain_arguments, print_lines, run, say, tell, write
+from dmodel.report import style
+from experiments.study import Line, deliver, parse, plain_arguments, run, say
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 JOB, SITE, STACK = ("llama-3-8b", 8192, 256), ("H100-DGX", 64), "torchtitan"
 
@@ -94,6 +98,17 @@ def timed(name: str, sweep: Sweep, workers: int, executor: Executor) -> tuple[Li
     return line, found
 
 
+def draw(lines: list[Line]) -> Figure:
+    """Evaluations a second of threads and of processes."""
+    figure = style.new_figure(5.0, 2.4)
+    axes = figure.subplots()
+    known = [line for line in lines if "per_second" in line]
+    axes.barh([line["by"] for line in known], [line["per_second"] for line in known])
+    axes.set(xlabel="evaluations a second", title="Monte Carlo sweep, parts kept")
+    axes.invert_yaxis()
+    return figure
+
+
 def main() -> None:
     """Both runs, and the one that waits."""
     options = _options()
@@ -107,25 +122,10 @@ def main() -> None:
     with opened(n) as executor:
         assert executor is not None
         other, found = timed(f"{n} processes", sweep, n, executor)
-    same = repr(usual._replace(sweep=sweep)) == repr(found._replace(sweep=sweep))
+    other["over_threads"] = other["per_second"] / one["per_second"]
+    other["same_bits"] = repr(usual._replace(sweep=sweep)) == repr(found._replace(sweep=sweep))
     lines += [one, other]
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = write(options.out / "sweep_scaling.csv", lines)
-    ratio = other["per_second"] / one["per_second"]
-    document = {
-        "study": "sweep_scaling",
-        "version": dmodel.__version__,
-        "rows": lines,
-        "processes_over_threads": ratio,
-        "same_bits": same,
-        "table": str(path),
-    }
-
-    def show() -> None:
-        print_lines(lines, ".4g")
-        print(f"processes over threads: {ratio:.3f}; the same bits: {same}")
-
-    tell(document, options.json, show)
+    deliver("sweep_scaling", lines, draw(lines), options, digits=".4g")
 
 
 def _options() -> argparse.Namespace:
