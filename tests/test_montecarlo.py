@@ -253,6 +253,7 @@ def test_thinned_parts_merge_to_the_thinned_whole():
     np.testing.assert_allclose(merged.leaders.moments.mean, at_once.leaders.moments.mean)
 
 
+@pytest.mark.slow
 def test_a_compiled_program_gives_what_numpy_gives(asked, space):
     block = next(iter(blocks(sweep_of(asked, space, 4, pairs=64))))
     shared, plans = block.arguments["shared"], block.arguments["plans"]

@@ -180,6 +180,7 @@ def test_processes_that_are_killed_are_replaced_and_the_bits_are_the_same(tmp_pa
     assert check_killed_workers(tmp_path, 40, 0.15, 2) >= 1
 
 
+@pytest.mark.slow
 def test_work_that_kills_its_workers_ends_in_a_clear_message():
     with pytest.raises(InputError, match="died"), opened(1) as executor:
         list(parts([Block(dying, {"number": 3})], executor))
@@ -266,6 +267,7 @@ def test_processes_have_one_thread_each():
         assert pool.submit(os.getenv, "OPENBLAS_NUM_THREADS").result(60) == "1"
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_idle_is_replaced():
     with Processes(1) as pool:
         first = pool.submit(os.getpid).result(60)
