@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -19,6 +20,7 @@ import numpy as np
 
 from calibration import pooling
 from calibration.descent import TOGETHER, End, descents
+from calibration.elsewhere import descents_elsewhere
 from calibration.fitted import profile_of
 from calibration.footprints import fit_footprints
 from calibration.objective import FREEDOM, Objective
@@ -67,6 +69,7 @@ def optimize(
     polish: int,
     progress: Callable[[float, float], None],
     first: Parameters | None = None,
+    executor: Executor | None = None,
 ) -> Parameters:
     """Descend from starts until they end alike; start 0 is the prior mean, with slow hosts where
     the center is free, the others scatter around it; the least loss wins. A fit from a base has one
@@ -75,13 +78,14 @@ def optimize(
 
     Args:
       first: parameters to start from besides; None = nothing is known.
+      executor: whose workers descend; None for this process.
 
     Raises:
       FloatingPointError: the loss is not finite at any start.
     """
     loss = Objective(prior, data)
     begin = [loss.flat(p) for p in begun(prior, seed, starts, first)]
-    ends, same = _descended(loss, begin, polish, progress)
+    ends, same = _descended(loss, begin, polish, progress, executor)
     ends = sorted((end for end in ends if np.isfinite(end.loss)), key=lambda end: end.loss)
     if not ends:
         raise FloatingPointError(
@@ -101,22 +105,17 @@ def _descended(
     begin: Sequence[np.ndarray],
     polish: int,
     progress: Callable[[float, float], None],
+    executor: Executor | None,
 ) -> tuple[list[End], float]:
     """Where descents end, and the difference below which their losses are of one place."""
     prior = loss.prior
     many = len(loss.data.weight) >= MANY and not prior.fresh and prior.mixing is None
     same, agree, together = OF_MANY if many else (SAME, AGREE, TOGETHER)
-    ends = descents(
-        loss,
-        begin,
-        adam=ADAM_STEPS if prior.fresh else 0,
-        lbfgs=polish,
-        progress=progress,
-        enough=partial(_alike, same=same, agree=agree),
-        together=together,
-        curvature=loss.inverse if many else None,
-    )
-    return ends, same
+    how = {"adam": ADAM_STEPS if prior.fresh else 0, "lbfgs": polish, "progress": progress}
+    how |= {"enough": partial(_alike, same=same, agree=agree), "together": together}
+    if executor is not None:
+        return descents_elsewhere(loss, begin, executor, **how, curved=many), same
+    return descents(loss, begin, **how, curvature=loss.inverse if many else None), same
 
 
 def _apart(ends: Sequence[End], same: float) -> list[End]:
@@ -198,6 +197,7 @@ def fit(
     rounds: int = 2,
     held: Mapping[str, float] | None = None,
     polish: int | None = None,
+    executor: Executor | None = None,
 ) -> Profile:
     """Fit a profile to measured step times.
 
@@ -215,6 +215,8 @@ def fit(
       held: coefficients that stay at a value for all rows, by name.
       polish: steps of L-BFGS at most, of each round; None = `LBFGS_STEPS`, from a base
         `FROM_BASE_STEPS`.
+      executor: of `concurrent.futures`, whose workers descend from the starts; None for this
+        process. The result is the same.
 
     Returns:
       A profile with offsets for every accelerator and stack seen (those of the base included).
@@ -228,7 +230,7 @@ def fit(
         starts = STARTS if base is None else STARTS_FROM_BASE
     if polish is None:
         polish = LBFGS_STEPS if base is None else FROM_BASE_STEPS
-    descend = partial(optimize, seed=seed, starts=starts, polish=polish)
+    descend = partial(optimize, seed=seed, starts=starts, polish=polish, executor=executor)
     p, prior = _rounds(rows, rounds if base is None else 1, held or {}, descend, progress)
     return _described(name, p, prior, rows, _seen(cases, held_out))
 

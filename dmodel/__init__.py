@@ -1,8 +1,8 @@
 """A differentiable model of distributed transformer training: step time, memory, energy and cost.
 
 Nouns: `Job`, `cluster`, `Layout`; verbs over them: `predict`, `diagnose`, `solve`, `design`,
-`fit`, `evaluate`. A prediction has its numbers as a `Case`, of which `step_time` and `memory_use`
-are pure functions, differentiable in every leaf. Everything counts in float64: call
+`monte_carlo`, `fit`, `evaluate`. A prediction has its numbers as a `Case`, of which `step_time` and
+`memory_use` are pure functions, differentiable in every leaf. Everything counts in float64: call
 `enable_float64()` before differentiating by hand.
 
 Importing the package loads nothing: each name brings what it needs when it is first used.
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         evaluate,
         fit,
         memory_use,
+        monte_carlo,
         predict,
         sensitivity,
         solve,
@@ -58,6 +59,7 @@ __all__ = [
     "evaluate",
     "fit",
     "memory_use",
+    "monte_carlo",
     "predict",
     "profiles",
     "sensitivity",
@@ -68,8 +70,8 @@ __all__ = [
 
 _NAMES = {
     "dmodel.api": (
-        *("Job", "cluster", "design", "diagnose", "evaluate", "fit", "memory_use", "predict"),
-        *("sensitivity", "solve", "step_time"),
+        *("Job", "cluster", "design", "diagnose", "evaluate", "fit", "memory_use"),
+        *("monte_carlo", "predict", "sensitivity", "solve", "step_time"),
     ),
     "dmodel.breakdown": ("Breakdown",),
     "dmodel.catalog": ("catalog",),

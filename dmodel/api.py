@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,11 +29,14 @@ from dmodel.step import memory_use as memory_of
 from dmodel.types import enable_float64
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from calibration.evaluate import Evaluation
     from calibration.traces import TraceTable
     from dmodel.cost.memory import Memory
     from dmodel.design import Design
     from dmodel.diagnose.diagnosis import Diagnosis
+    from dmodel.montecarlo import Swept
     from dmodel.sensitivity import Elasticities
     from dmodel.solve import Solution
 
@@ -262,6 +266,48 @@ def design(
         limits = limits.replace(memory=usable(asked, RISK if max_risk is None else max_risk))
     how["limits"] = limits
     return search(asked, space_of(asked, attention, everything), **how)
+
+
+def monte_carlo(
+    job: Job,
+    cluster: Site,
+    plans: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    draws: int = 256,
+    stack: str = "",
+    precision: str = "",
+    overrides: Mapping[str, Any] | None = None,
+    profile: str | Profile | None = None,
+    everything: bool = False,
+    out: str | Path | None = None,
+    executor: Executor | None = None,
+    **how: Any,
+) -> Swept:
+    """Step times of all plans of a job under draws of the coefficients from what the profile leaves
+    open.
+
+    Args:
+      plans: of each plan, name → value of columns and settings of its layout, such as `{"tp": 8}`;
+        None = all plans of the stack's space.
+      draws: of the coefficients [count]. stack, precision, overrides, profile: as of `predict`.
+      everything: all that a plan can vary, not the usual alone; of a space.
+      out: a folder of parts, where a second run goes on; None keeps nothing.
+      executor: of `concurrent.futures`, or Dask's `client.get_executor()`; None = threads.
+      how: `seed`, `top`, `risk` and `pairs` of `dmodel.montecarlo.sweep_of`.
+
+    Raises:
+      InputError: what is missing or unknown, no covariance in the profile, or a worker that died.
+    """
+    from dmodel.montecarlo import plans_of, sweep_of, swept
+    from dmodel.parts import Folder
+
+    enable_float64()
+    words = question(job, cluster, stack=stack, precision=precision, overrides=overrides)
+    asked = ask(words, profile)
+    known = plans_of(asked, plans, everything)
+    folder = None if out is None else Folder(Path(out), partial(warnings.warn, stacklevel=2))
+    sweep = sweep_of(asked, known, draws, **how)
+    return swept([sweep], executor=executor, folder=folder)[0]
 
 
 def step_time(case: Case, sharpness: float | None = None) -> Breakdown:

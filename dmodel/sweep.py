@@ -5,7 +5,8 @@ A case function is written for `[*batch]` leaves with the batch **last** (`dmode
 cuts a batch of any size N into blocks of one fixed shape, so a function is compiled once per static
 structure and not once per N; inside a block, a loop over chunks keeps
 every intermediate in the cache of a core; blocks are spread over threads, which run in parallel
-because compiled code holds no lock.
+because compiled code holds no lock. Where JAX has several devices, each takes a block of every
+call (`dmodel.devices`).
 
 On a CPU the gradient is compiled without XLA's newer emitters of fusions, with which it runs a
 third slower: fusion copies cheap operations into every consumer, and reverse mode reuses every
@@ -24,13 +25,14 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
+from threading import Lock
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dmodel import struct
+from dmodel import devices, struct
 from dmodel.coefficients import Coefficients
 from dmodel.flattened import floating, length, packed, padded, unpacked
 from dmodel.once import together
@@ -205,7 +207,7 @@ class Block(NamedTuple):
 
 def lower(block: Block, batch: Tree, fixed: Tree) -> jax.stages.Lowered:
     """Trace a block for leaves of these kinds; N does not matter. `.compile()` gives `run(batch,
-    packed(fixed), n_chunks)`."""
+    packed(fixed), n_chunks)`; of several devices, each has a block and its own number of chunks."""
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((block.rows,), floating(x).dtype), batch)
     kinds = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), floating(x).dtype), fixed)
     case = (
@@ -218,8 +220,17 @@ def lower(block: Block, batch: Tree, fixed: Tree) -> jax.stages.Lowered:
     def run(batch: Tree, shared: dict[str, jax.Array], n_chunks: jax.Array) -> Tree:
         return _loop(case, block.chunk, batch, unpacked(shared, kinds), n_chunks)
 
-    return jax.jit(run, compiler_options=options).lower(
-        batch, packed(fixed), jax.ShapeDtypeStruct((), np.int32)
+    shared, count = packed(fixed), devices.count()
+    if count == 1:
+        return jax.jit(run, compiler_options=options).lower(
+            batch, shared, jax.ShapeDtypeStruct((), np.int32)
+        )
+    every = devices.over_devices(run, batch, shared)
+    rows = (count * block.rows,)
+    many = jax.tree.map(lambda x: jax.ShapeDtypeStruct(rows, x.dtype), batch)
+    counts = jax.ShapeDtypeStruct((count,), np.int32)
+    return jax.jit(every, compiler_options=options).lower(
+        devices.kinds(many, True), devices.kinds(shared, False), devices.kinds(counts, True)
     )
 
 
@@ -273,6 +284,7 @@ def _gradients_fuse() -> bool:
 
 
 _COMPILED: dict[tuple, jax.stages.Compiled] = {}
+_COMPILING = Lock()
 
 
 def _compiled(block: Block, batch: Tree, fixed: Tree) -> jax.stages.Compiled:
@@ -285,8 +297,9 @@ def _compiled(block: Block, batch: Tree, fixed: Tree) -> jax.stages.Compiled:
         tree,
         *((x.dtype, x.shape if i >= n_batch else ()) for i, x in enumerate(leaves)),
     )
-    if key not in _COMPILED:
-        _COMPILED[key] = lower(block, batch, fixed).compile()
+    with _COMPILING:  # so that threads that ask for one program compile it once
+        if key not in _COMPILED:
+            _COMPILED[key] = lower(block, batch, fixed).compile()
     return _COMPILED[key]
 
 
@@ -294,21 +307,21 @@ def _run(block: Block, batch: Tree, fixed: Tree, threads: int | None) -> Tree:
     """Cut a batch into blocks, run them on a pool of threads and join the results."""
     batch, fixed = jax.tree.map(floating, (batch, fixed))
     leaves, tree = jax.tree.flatten(batch)
-    size, rows, chunk = length(leaves), block.rows, block.chunk
+    size, rows = length(leaves), block.rows * devices.count()
     compiled = _compiled(block, batch, fixed)
-    shared = jax.device_put(packed(fixed))
+    call = devices.caller(compiled, packed(fixed), block.rows, block.chunk)
     shapes, out_tree = jax.tree.flatten(compiled.out_info)
     out = [np.empty((*x.shape[:-1], size), x.dtype) for x in shapes]
 
     def run(start: int) -> None:
         stop = min(start + rows, size)
         part = jax.tree.unflatten(tree, [padded(x, start, stop, rows) for x in leaves])
-        results = jax.tree.leaves(compiled(part, shared, np.int32(-(-(stop - start) // chunk))))
-        for whole, found in zip(out, results, strict=True):
-            whole[..., start:stop] = np.asarray(found)[..., : stop - start]
+        for whole, found in zip(out, jax.tree.leaves(call(part, stop - start)), strict=True):
+            whole[..., start:stop] = found[..., : stop - start]
 
     starts = range(0, size, rows)
     workers = min(threads or os.cpu_count() or 1, len(starts))
+    workers = 1 if devices.hosts() > 1 else workers  # all hosts make their calls in one order
     if workers <= 1:
         for start in starts:
             run(start)

@@ -5,9 +5,10 @@ with its goal beside it.
 
 Few-shot fits (8, 12, 30 rows), cross-validation by group, no rows at all, extrapolation in scale,
 model size and chip, and the choice among measured plans. `python -m experiments.accuracy [--only
-PROTOCOL…] [--traces FILE…] [--seeds N] [--quick] [--json] [--out DIR]`; a text given to `--only`
-runs every protocol whose name contains it. Fitted bases are kept under the output folder while the
-model stays the same.
+PROTOCOL…] [--traces FILE…] [--seeds N] [--workers N | --cluster ADDRESS] [--quick] [--json]
+[--out DIR]`; a text given to `--only` runs every protocol whose name contains it. Fitted bases are
+kept under the output folder while the model stays the same. Peaks of memory take no workers, as
+their fits take none of the time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import time
 from typing import Any
 
+from dmodel.parts import opened
 from experiments.accuracy_figure import draw
 from experiments.bases import Bases
 from experiments.protocols import Outcome, run
@@ -83,18 +85,20 @@ def main() -> None:
     asked = options.only or (QUICK if options.quick else None)
     names = containing(catalog(cases), asked, "protocol")
     outcomes: list[Outcome] = []
-    for name in names:
-        started = time.perf_counter()
-        found = run(
-            name,
-            cases,
-            range(2 if options.quick else options.seeds),
-            Bases.of(options, starts=2),
-            1 if options.quick else None,
-        )
-        outcomes += found
-        for outcome in found:
-            say(f"{sentence(outcome)}; {time.perf_counter() - started:.0f} s")
+    with opened(options.workers, options.cluster) as executor:
+        for name in names:
+            started = time.perf_counter()
+            found = run(
+                name,
+                cases,
+                range(2 if options.quick else options.seeds),
+                Bases.of(options, starts=2),
+                1 if options.quick else None,
+                executor,
+            )
+            outcomes += found
+            for outcome in found:
+                say(f"{sentence(outcome)}; {time.perf_counter() - started:.0f} s")
     deliver("accuracy", [line(o) for o in outcomes], draw(outcomes), options)
 
 
@@ -107,6 +111,8 @@ def _options() -> argparse.Namespace:
         metavar="PROTOCOL",
         help="protocols whose names contain one of these texts",
     )
+    parser.add_argument("--workers", type=int, help="processes of this machine that fit")
+    parser.add_argument("--cluster", metavar="ADDRESS", help="scheduler of Dask whose workers fit")
     return parser.parse_args()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 
 import numpy as np
@@ -75,21 +76,29 @@ class Bases:
         ).hexdigest()[:8]
         return f"base-{rows}-{CODE}-{self.starts}-{self.rounds}-{self.polish}"
 
-    def without(self, cases: Cases, hidden: np.ndarray, why: str = "") -> Profile:
-        """The fit of all rows but the hidden ones, `[row]` bool."""
+    def without(
+        self,
+        cases: Cases,
+        hidden: np.ndarray,
+        why: str = "",
+        executor: Executor | None = None,
+    ) -> Profile:
+        """The fit of all rows but the hidden ones, `[row]` bool, by this process or an executor's
+        workers."""
         wanted = ~hidden if self.only is None else ~hidden & np.isin(cases.labels.source, self.only)
         known = cases.take(wanted)
         key = self.key(known)
         if key not in self.found:
-            self.found[key] = self._made(known, key, why)
+            self.found[key] = self._made(known, key, why, executor)
         return self.found[key]
 
-    def _made(self, known: Cases, key: str, why: str) -> Profile:
+    def _made(self, known: Cases, key: str, why: str, executor: Executor | None) -> Profile:
         path = self.folder / f"{key}.json" if self.folder else None
         if path and path.exists():
             return load(path)
         say(f"fitting the base of {len(known)} rows{f', without {why}' if why else ''}")
-        profile = fit(known, starts=self.starts, rounds=self.rounds, polish=self.polish, name=key)
+        how = {"starts": self.starts, "rounds": self.rounds, "polish": self.polish}
+        profile = fit(known, **how, name=key, executor=executor)
         if path:
             path.parent.mkdir(parents=True, exist_ok=True)
             save(profile, path)

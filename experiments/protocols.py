@@ -8,6 +8,7 @@ for every seed, fits the one part from the base and judges the other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from calibration.footprints import fit_footprints
 from calibration.predict import predict
 from calibration.ship import View, rebase
 from calibration.traces import Cases
+from dmodel.parts import Arrays, Block, parts
 from dmodel.profiles import Profile, default_profile
 from experiments.bases import Bases
 from experiments.divisions import FAMILIES, Goal, Protocol, everybody, shipped
@@ -70,6 +72,31 @@ def answer(
     return np.concatenate(rows), np.concatenate(predicted), fitted
 
 
+def _answers(
+    cases: Cases,
+    name: str,
+    base: Profile,
+    seeds: Sequence[int],
+    starts: int | None,
+    executor: Executor | None,
+) -> list[tuple[np.ndarray, np.ndarray, int]]:
+    """`answer` of every seed."""
+    if executor is None:
+        return [answer(cases, catalog(cases)[name], base, seed, starts) for seed in seeds]
+    known = {"cases": cases, "name": name, "base": base, "starts": starts}
+    blocks = [Block(answer_block, {**known, "seed": seed}) for seed in seeds]
+    found = [part.arrays for part in parts(blocks, executor)]
+    return [(each["rows"], each["predicted"], int(each["fitted"])) for each in found]
+
+
+def answer_block(
+    *, cases: Cases, name: str, base: Profile, seed: int, starts: int | None
+) -> Arrays:
+    """What a worker makes of a seed: `answer` by name."""
+    rows, predicted, fitted = answer(cases, catalog(cases)[name], base, seed, starts)
+    return {"rows": rows, "predicted": predicted, "fitted": np.array(fitted)}
+
+
 def answer_memory(
     cases: Cases, protocol: Protocol, seed: int
 ) -> tuple[np.ndarray, np.ndarray, int]:
@@ -99,12 +126,14 @@ def run(
     seeds: Iterable[int] = range(10),
     bases: Bases | None = None,
     starts: int | None = None,
+    executor: Executor | None = None,
 ) -> list[Outcome]:
     """Run one protocol: an outcome of all judged rows, and one for each of its parts.
 
     Args:
       cases: the published table, and rows of further files. seeds: draws; a protocol without chance
         takes the first.
+      executor: whose workers fit, a draw each; None for this process.
       bases: where fitted bases are kept; None fits anew. starts: of fits from them; None as `dmodel
         fit` has it.
     Raises:
@@ -117,14 +146,15 @@ def run(
         answers = [answer_memory(cases, protocol, seed) for seed in drawn]
     else:
         hidden = protocol.hidden(cases) | ~shipped(cases)
-        base = _standing((bases or Bases()).without(cases, hidden, name), cases, protocol)
+        known = (bases or Bases()).without(cases, hidden, name, executor)
+        base = _standing(known, cases, protocol)
         measured = cases.labels.step_time_s
-        answers = [answer(cases, protocol, base, seed, starts) for seed in drawn]
-    parts = {"": (everybody, protocol.goal), **protocol.parts}
+        answers = _answers(cases, name, base, drawn, starts, executor)
+    every = {"": (everybody, protocol.goal), **protocol.parts}
     alike = np.arange(len(cases)) if protocol.memory else alternatives(cases)
     found = [
         _outcome((name, part), goal, rule(cases), measured, alike, answers)
-        for part, (rule, goal) in parts.items()
+        for part, (rule, goal) in every.items()
     ]
     return [outcome for outcome in found if outcome is not None]
 

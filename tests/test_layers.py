@@ -47,7 +47,7 @@ BELOW_REPORT = BELOW_RUN | {
     "theory",
     "emit",
 }
-BELOW_REPORT |= {"uncertainty", "codesign", "entries", "recorded", "called", "adam"}
+BELOW_REPORT |= {"uncertainty", "codesign", "entries", "recorded", "called", "adam", "parts"}
 
 QUESTION = BASE | {"blocks", "catalog", "columns", "layouts", "profiles", "records", "unlike"}
 """What a question in words stands on."""
@@ -57,7 +57,7 @@ WORDS |= {"adapters", "counted", "described", "deciding", "laid_out", "machine",
 """From words to records, and what stands on nothing above it."""
 
 ANSWERS = {"prediction", "explain", "searching", "api", "diagnose", "solve"}
-ANSWERS |= {"tokens", "training_run", "sense"}
+ANSWERS |= {"tokens", "training_run", "sense", "montecarlo"}
 
 ALLOWED: dict[str, set[str]] = {
     **dict.fromkeys(LIGHT, set()),
@@ -119,7 +119,7 @@ ALLOWED: dict[str, set[str]] = {
     "sense": LIGHT | {"recorded", "catalog", "codesign"},
     "diagnose": WORDS | BELOW_RUN | {"run", "recorded", "uncertainty"},
     "solve": WORDS | BELOW_RUN | {"run", "recorded", "sensitivity"},
-    "api": WORDS | BELOW_REPORT | {"prediction", "searching", "diagnose", "solve"},
+    "api": WORDS | BELOW_REPORT | {"prediction", "searching", "diagnose", "solve", "montecarlo"},
     "flattened": BASE,
     "entries": set(),
     "structures": set(),
@@ -127,11 +127,16 @@ ALLOWED: dict[str, set[str]] = {
     "adam": set(),
     "recording": {"operations"},
     "recorded": {"entries", "structures", "operations", "recording"},
-    "sweep": BELOW_RUN | {"flattened"},
+    "parts": BASE | {"entries", "structures"},
+    "devices": set(),
+    "sweep": BELOW_RUN | {"flattened", "devices"},
+    "montecarlo": WORDS
+    | BELOW_RUN
+    | {"parts", "sweep", "recorded", "design", "searching", "uncertainty"},
     "run": BELOW_RUN,
-    "design": BELOW_RUN | WORDS | {"run", "sweep", "recorded", "adam"},
+    "design": BELOW_RUN | WORDS | {"run", "sweep", "recorded", "adam", "parts"},
     "codesign": BELOW_RUN | {"run", "adam", "sweep", "recorded", "design", "profiles"},
-    "sensitivity": BELOW_RUN | WORDS | {"run", "sweep", "design", "recorded"},
+    "sensitivity": BELOW_RUN | WORDS | {"run", "sweep", "design", "recorded", "parts"},
     "energy": BELOW_RUN | {"run"},
     "returns": BELOW_RUN | {"run", "energy", "sweep", "design"},
     "catalog": LIGHT | {"topology", "blocks", "counts", "records", "struct", "types"},
@@ -449,7 +454,7 @@ def declared() -> set[str]:
     optional = project["optional-dependencies"]
     lines = [
         *project["dependencies"],
-        *(line for extra in ("cli", "mcp", "sampling") for line in optional[extra]),
+        *(line for extra in ("cli", "cluster", "mcp", "sampling") for line in optional[extra]),
     ]
     return {re.split(r"[\[<>=~ ]", line)[0] for line in lines} - {project["name"]}
 

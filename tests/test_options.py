@@ -78,6 +78,11 @@ TERMS = {
     "--until": Case("--until 2027-01-01", DATES),
     "--start": Case("--start 2026-08-01", DATES),
 }
+SPREAD = {
+    "--workers": Case("--workers 0", says="--workers"),
+    "--cluster": Case("--cluster tcp://127.0.0.1:1 --workers 1", says="--cluster"),
+}
+"""What computes changes no answer: tests/test_elsewhere.py."""
 CASES = {
     "predict": JOB
     | DEGREES
@@ -109,6 +114,7 @@ CASES = {
     },
     "sensitivity": JOB
     | DEGREES
+    | SPREAD
     | {
         "--offload": Case("--offload 0.5", "--output memory"),
         "--output": Case("--output memory"),
@@ -129,6 +135,7 @@ CASES = {
     },
     "design": JOB
     | TERMS
+    | SPREAD
     | {
         "--method": Case("--method gradient --starts 1", slow=True),
         "--top": Case("--top 2"),
@@ -163,6 +170,8 @@ NOT_HERE = {
     "sensitivity risk": ("sensitivity", "--max-risk 5%", "--max-risk"),
     "predict dates": ("predict", "--until 2027-01-01", "--until"),
     "predict begin": ("predict", "--tokens 1e12 --start 2026-01-01", "--start"),
+    "sensitivity workers": ("sensitivity", "--workers 2", "--workers"),
+    "design workers": ("design", "--workers 2 --method gradient", "--workers"),
     "design starts": ("design", "--starts 3", "--starts"),
     "design figure": ("design", "--figure x.png", "--figure"),
     "design list of plans": ("design", f"{LISTED} --top 2", "--top"),

@@ -32,6 +32,7 @@ COMMANDS = {
     "fit": "Fit a profile to measured step times.",
     "evaluate": "Compare predicted with measured step times.",
     "design": "Find the best plan that fits, or the best run.",
+    "sweep": "Carry the doubt of coefficients through all plans.",
     "sensitivity": "What an output gains when an input grows by 1 %.",
     "next-measurements": "Choose the runs to measure next within a budget.",
     "theory": "Answer tables of a study of limits to training.",

@@ -29,8 +29,11 @@ from dmodel.cli.emitted import (
 from dmodel.cli.options import Json, takes
 from dmodel.cli.output import Document, check_figure, deliver, say, stop
 from dmodel.cli.run_options import Anyway, Terms, priced, stop_beyond_sense
+from dmodel.cli.spread import Spread, computing
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from dmodel.asked import Asked
 
 __all__ = ["command", "design_document", "search", "show_design"]
@@ -99,9 +102,11 @@ class Ways(NamedTuple):
     emit: str | None
     emit_out: Path | None
     json: bool
+    spread: Spread = Spread()
+    executor: Executor | None = None
 
 
-@takes(job=DesignJob, terms=Terms)
+@takes(job=DesignJob, terms=Terms, spread=Spread)
 def command(
     *,
     method: Method = None,
@@ -121,6 +126,7 @@ def command(
     json: Json = False,
     job: DesignJob,
     terms: Terms,
+    spread: Spread,
 ) -> None:
     """Find the best plan that fits, or the best run: sizes, hardware and plan together."""
     check_target(emit, emit_out)
@@ -138,6 +144,7 @@ def command(
         emit,
         emit_out,
         json,
+        spread,
     )
     job = job._replace(settings=priced(job.settings, terms))
     varied = varied_of(job, vary or [])
@@ -146,12 +153,17 @@ def command(
         check(each)
         check_run(each, terms)
         check_ways(each, ways)
-    if varied is not None and len(jobs) > 1:
+    many = varied is not None and len(jobs) > 1
+    if many:
         check_many(jobs, ways)
-        _curve(jobs, varied, ways, terms, anyway, figure)
-        return
-    check_one(figure)
-    (_run if jobs[0].is_run else _plan)(jobs[0], ways, terms, anyway)
+    else:
+        check_one(figure)
+    with computing(spread) as executor:
+        ways = ways._replace(executor=executor)
+        if varied is not None and many:
+            _curve(jobs, varied, ways, terms, anyway, figure)
+        else:
+            (_run if jobs[0].is_run else _plan)(jobs[0], ways, terms, anyway)
 
 
 def _curve(

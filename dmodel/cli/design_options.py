@@ -270,11 +270,24 @@ def check_ways(job: DesignJob, ways: Any) -> None:
     if ways.method is not None:
         choice("method", ways.method, METHODS)
     choice("space", ways.space, SPACES)
+    _check_spread(job, ways)
     if ways.top < 1:
         raise InputError(f"--top: expected at least 1 plan to show, got {ways.top}")
     ignored, reason = _ignored(job, ways)
     if wrong := [name for name, given in ignored.items() if given]:
         raise InputError(f"{', '.join(wrong)}: nothing to do here: {reason}. Leave it out.")
+
+
+def _check_spread(job: DesignJob, ways: Any) -> None:
+    """Refuse workers that would have nothing to do."""
+    from dmodel.cli.spread import check_spread
+
+    check_spread(ways.spread)
+    if ways.spread.given and (job.is_run or ways.method == "gradient"):
+        raise InputError(
+            f"{', '.join(ways.spread.given)}: nothing to do here: workers look at all plans of a "
+            "job whose sizes are given; leave it out, or ask for --method exact"
+        )
 
 
 def _ignored(job: DesignJob, ways: Any) -> tuple[dict[str, bool], str]:

@@ -63,6 +63,7 @@ def answered(job: DesignJob, asked: Asked, ways: Any, terms: Terms) -> tuple[Doc
             progress=shown,
             objective=job.objective,
             pareto=ways.pareto,
+            executor=ways.executor,
             **({} if ways.starts is None else {"n_starts": ways.starts}),
         )
     document = {

@@ -47,7 +47,7 @@ def varied_of(job: DesignJob, vary: list[str]) -> Varied | None:
     Raises:
       InputError: several lists, a value given twice, or an option given beside its list.
     """
-    listed = [Varied("devices", _values("--devices", job.devices))] if _is_list(job) else []
+    listed = [Varied("devices", values_of("--devices", job.devices))] if _is_list(job) else []
     found = listed + [_named(text) for text in vary]
     if len(found) > 1:
         names = ", ".join(["--devices"] * len(listed) + [f"--vary {text}" for text in vary])
@@ -69,10 +69,10 @@ def _named(text: str) -> Varied:
 
     option_of = {column: option for option, column in COLUMNS.items()}
     [(name, values)] = typed([text], "--vary").items()
-    return Varied(option_of.get(name, name), _values(f"--vary {name}", values))
+    return Varied(option_of.get(name, name), values_of(f"--vary {name}", values))
 
 
-def _values(option: str, text: str | None) -> tuple[str, ...]:
+def values_of(option: str, text: str | None) -> tuple[str, ...]:
     """Values between commas, each once.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dmodel.cli.compiled import ready, use_one_thread_for_matrices
-from dmodel.cli.options import Json, Seed, Strict
+from dmodel.cli.options import Json, Seed, Strict, takes
 from dmodel.cli.output import (
     Document,
     check_apart,
@@ -22,9 +22,12 @@ from dmodel.cli.output import (
     show_table,
     stop,
 )
+from dmodel.cli.spread import Spread, check_spread, computing
 from dmodel.errors import InputError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     import numpy as np
 
     from calibration.traces import Cases, TraceTable
@@ -70,7 +73,9 @@ STACKS = 4
 """Stacks that the closing lines name at most; the document has all."""
 
 
+@takes(spread=Spread)
 def command(
+    *,
     traces: Traces,
     out: Out,
     profile: Base = None,
@@ -79,16 +84,20 @@ def command(
     implausible: Implausible = False,
     strict: Strict = False,
     json: Json = False,
+    spread: Spread,
 ) -> None:
     """Fit a profile to measured step times; what they do not determine stays where the base profile
     or its rows have it."""
     if not 0.0 <= hold_out < 1.0:
         raise InputError(f"--hold-out: expected a share from 0 to below 1, got {hold_out}")
+    check_spread(spread)
     check_apart(out, *traces)
     _check_writable(out)
     use_one_thread_for_matrices()
     ready()
-    _fit(_rows(traces, strict, seed, json), out, profile, seed, hold_out, implausible, json)
+    table = _rows(traces, strict, seed, json)
+    with computing(spread) as executor:
+        _fit(table, out, profile, seed, hold_out, implausible, json, executor)
 
 
 def _rows(traces: list[Path], strict: bool, seed: int, json: bool) -> TraceTable:
@@ -112,6 +121,7 @@ def _fit(
     hold_out: float,
     implausible: bool,
     json: bool,
+    executor: Executor | None,
 ) -> None:
     from calibration.predict import predict
     from calibration.traces import to_cases
@@ -129,7 +139,7 @@ def _fit(
     say_noticed(seen, table)
     cases = believed(cases) if implausible else cases
     started = time.perf_counter()
-    fitted = fit_with_bar(cases, base, seed, held_out, out.stem)
+    fitted = fit_with_bar(cases, base, seed, held_out, out.stem, executor=executor)
     profiles.save(fitted, out)
     say(f"wrote {out}: {fitted.description}")
     document = {

@@ -12,6 +12,7 @@ import typer
 from dmodel.cli.design_risk import MAX_RISK, MaxRisk
 from dmodel.cli.options import Degrees, Job, Json, takes
 from dmodel.cli.output import Document, deliver, digits, say, show_lines, show_table, stop
+from dmodel.cli.spread import Spread
 from dmodel.errors import NoPlanFits
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ LEAST = 5e-4
 """Elasticities below this change nothing that is shown."""
 
 
-@takes(job=Job, degrees=Degrees)
+@takes(job=Job, degrees=Degrees, spread=Spread)
 def command(
     *,
     output: Output = "step_time",
@@ -120,6 +121,7 @@ def command(
     json: Json = False,
     job: Job,
     degrees: Degrees,
+    spread: Spread,
 ) -> None:
     """Elasticities: the change of an output [%] when an input grows by 1 %; at one plan, or with
     `--reoptimize` around the best one."""
@@ -142,6 +144,7 @@ def command(
         deadline_days,
         check,
         report,
+        spread,
     )
     check_options(wanted, degrees)
     _answer(setting(job), degrees, wanted, top, json)

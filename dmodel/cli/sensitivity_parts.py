@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.output import Document, say, stop
 from dmodel.cli.sensitivity_wanted import Wanted, axes_of, range_of
+from dmodel.cli.spread import computing
 from dmodel.records import leaf
 
 if TYPE_CHECKING:
@@ -137,7 +138,9 @@ def global_document(asked: Asked, case: Point, output: str, w: Wanted) -> Docume
     known = inputs(case, asked.level_names)
     ranges = [stated_range(known, *range_of(text)) for text in w.ranges] if w.ranges else None
     begun = time.perf_counter(), time.process_time()
-    found = sobol(case, output, ranges, base=w.base or BASE, level_names=asked.level_names)
+    how = {"base": w.base or BASE, "level_names": asked.level_names}
+    with computing(w.spread) as executor:
+        found = sobol(case, output, ranges, **how, executor=executor)
     seconds = time.perf_counter() - begun[0], time.process_time() - begun[1]
     say(
         f"{found.evaluations:,} evaluations and their indices: {seconds[0]:.1f} s, "

@@ -9,6 +9,7 @@ from dmodel.cli.design_risk import MAX_RISK, risk_of
 from dmodel.cli.options import Degrees
 from dmodel.cli.output import check_installed
 from dmodel.cli.sensitivity_shown import make_folder
+from dmodel.cli.spread import Spread, check_spread
 from dmodel.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Wanted(NamedTuple):
     deadline_days: float = DEADLINE_DAYS
     check: bool = False
     report: Path | None = None
+    spread: Spread = Spread()
 
 
 def check_options(w: Wanted, degrees: Degrees) -> None:
@@ -42,6 +44,7 @@ def check_options(w: Wanted, degrees: Degrees) -> None:
     _check_followed(w, degrees)
     _check_goal(w)
     _check_base(w.base)
+    _check_spread(w)
     for text in w.ranges or ():
         range_of(text)
     if w.axes:
@@ -81,6 +84,16 @@ def _check_goal(w: Wanted) -> None:
     if given and output != "largest_run":
         raise InputError(
             "--deadline-days is of --output largest_run; leave it out, or ask for that output"
+        )
+
+
+def _check_spread(w: Wanted) -> None:
+    """Refuse workers that would have nothing to do."""
+    check_spread(w.spread)
+    if w.spread.given and not (w.base or w.ranges):
+        raise InputError(
+            f"{', '.join(w.spread.given)}: evaluates the samples of Sobol indices: expected "
+            "--global N or --range with it"
         )
 
 

@@ -4,6 +4,7 @@ best."""
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES
 from dmodel.codesign.plans import Planner, Ranked, step_of
 from dmodel.codesign.question import Question
 from dmodel.coefficients import Coefficients, from_unconstrained
-from dmodel.design.judge import evaluate_draws
+from dmodel.design.elsewhere import evaluate_draws
 from dmodel.design.rows import plans
 from dmodel.errors import InputError
 from dmodel.profiles import Profile, family
@@ -111,7 +112,12 @@ def profile_samples(
 
 
 def robust(
-    stated: Question, sizes: dict[str, float], samples: Coefficients, *, threads: int | None = None
+    stated: Question,
+    sizes: dict[str, float],
+    samples: Coefficients,
+    *,
+    threads: int | None = None,
+    executor: Executor | None = None,
 ) -> Robust:
     """Compare the plans at given sizes under every sample of the coefficients.
 
@@ -122,6 +128,7 @@ def robust(
       stated: its objective and, where it has one, quantile; its own coefficients are not used.
         sizes: as in `Design.sizes`.
       samples: leaves `[sample]`, the first one the center.
+      executor: whose workers evaluate the plans under all samples; None for this process.
 
     Raises:
       InputError: fewer than two samples, or no plan that keeps the limits at the center.
@@ -131,7 +138,7 @@ def robust(
         raise InputError(f"robust design: expected at least 2 samples of the coefficients; got {n}")
     planner = stated._replace(world=stated.world.replace(coefficients=samples)).planner(threads)
     ranked, kept = _leading(planner, sizes)
-    table = _objective(planner, sizes, ranked, kept)
+    table = _objective(planner, sizes, ranked, kept, executor)
     q = float(stated.at.quantile)
     better = -1.0 if stated.objective == "largest" else 1.0
     cost = better * table
@@ -178,10 +185,17 @@ def _leading(planner: Planner, sizes: dict[str, float]) -> tuple[Ranked, np.ndar
     return ranked, fits[np.argsort(cost, kind="stable")][: min(MOST, int((span <= WITHIN).sum()))]
 
 
-def _objective(planner: Planner, sizes: dict, ranked: Ranked, kept: np.ndarray) -> np.ndarray:
+def _objective(
+    planner: Planner,
+    sizes: dict,
+    ranked: Ranked,
+    kept: np.ndarray,
+    executor: Executor | None,
+) -> np.ndarray:
     """The objective of every kept plan under every sample `[plan, sample]`."""
     model, system, n = ranked.model, ranked.stated.system, planner.samples
-    drawn = evaluate_draws(ranked.stated, ranked.rows[kept], planner.world.coefficients)
+    rows, samples = ranked.rows[kept], planner.world.coefficients
+    drawn = evaluate_draws(ranked.stated, rows, samples, executor)
     seen = jax.tree.map(lambda leaf: np.asarray(leaf).T.ravel(), step_of(drawn))
     rates, tokens = planner.tokens_of(seen, sizes, model, system, n * len(kept))
     name = NAMES[int(np.abs(np.asarray(planner.at.weight)).argmax())]

@@ -273,18 +273,27 @@ def group_bounds(
       rows: one for each group. sharded: the rows' own sharding is meant; else the best of all that
         the space allows.
     """
+    return bounds_of(problem, numbers(problem, rows, sharded=sharded), threads)
+
+
+def bounds_of(problem: Problem, batch: dict[str, np.ndarray], threads: int | None = None) -> Bound:
+    """Bounds of groups as `numbers` has them."""
+    fixed = shared(problem) | {"memory": float(problem.limits.memory)}
+    sharpness, count = problem.sharpness, max(np.size(x) for x in batch.values())
+    if takes_numpy(("bound", sharpness), (batch, fixed), count):
+        return Bound(**by_numpy(LISTED, batch, fixed, count, sharpness=sharpness))
+    return sweep(_bound(sharpness), batch, fixed, threads=threads, once=True)
+
+
+def numbers(problem: Problem, rows: np.ndarray, *, sharded: bool) -> dict[str, np.ndarray]:
+    """Groups as named arrays `[n]`, as `group_bounds` takes them."""
     batch = rows_.numbers(problem.space, problem.system, rows)
     if sharded:
         own = {"zero_held": batch["zero"], "zero_buffer": batch["zero"]}
         batch |= {**own, "reduces": np.ones(len(rows))}
     else:
         batch |= _freely_sharded(problem.space, rows, batch)
-    batch |= _shares(problem.space, batch)
-    fixed = shared(problem) | {"memory": float(problem.limits.memory)}
-    sharpness = problem.sharpness
-    if takes_numpy(("bound", sharpness), (batch, fixed), len(rows)):
-        return Bound(**by_numpy(LISTED, batch, fixed, len(rows), sharpness=sharpness))
-    return sweep(_bound(sharpness), batch, fixed, threads=threads, once=True)
+    return batch | _shares(problem.space, batch)
 
 
 def _freely_sharded(

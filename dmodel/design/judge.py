@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -129,6 +129,20 @@ class Evaluation(struct.PyTreeNode, kw_only=True):
         return self.facility_watts * self.step_time_s
 
 
+class Judged(NamedTuple):
+    """What ranks plans, `[n]`: step time [s], bytes of the fullest device, and power of all devices
+    with hosts and cooling [W]."""
+
+    step_time_s: np.ndarray
+    memory_bytes: np.ndarray
+    facility_watts: np.ndarray
+
+    @property
+    def joules(self) -> np.ndarray:
+        """Energy of one step, hosts and cooling with it [J]."""
+        return self.facility_watts * self.step_time_s
+
+
 def drafted(batch: dict[str, Array], fixed: Tree) -> tuple[Cluster, Plan]:
     """The system at the row's precision, and the row as a draft."""
     chip = fixed["system"].chip.replace(flops_per_s=batch["flops_per_s"])
@@ -212,10 +226,23 @@ def evaluate(
     batch = rows_.numbers(problem.space, problem.system, rows)
     if _takes_numpy(problem, batch, len(rows)):
         return _by_numpy(problem, batch, _column(problem.coefficients), len(rows))
+    return by_program(problem, batch, len(rows), chunk=chunk, threads=threads, quick=quick)
+
+
+def by_program(
+    problem: Problem,
+    batch: dict[str, np.ndarray],
+    count: int,
+    *,
+    chunk: int,
+    threads: int | None,
+    quick: bool = False,
+) -> Evaluation:
+    """Evaluate so many rows as `rows.numbers` has them by the compiled program."""
     draws = np.repeat(_column(problem.coefficients)[:, None], DRAWS, 1)
     fixed = _with_draws(problem, draws)
     judge = _judge(problem.sharpness)
-    batch |= {"draw": np.zeros(len(rows))}
+    batch = {**batch, "draw": np.zeros(count)}
     return sweep(judge, batch, fixed, chunk=chunk, threads=threads, quick=quick, once=True)
 
 
@@ -239,24 +266,31 @@ def _by_numpy(
 
 def evaluate_draws(problem: Problem, rows: np.ndarray, drawn: Coefficients) -> Evaluation:
     """Evaluate rows under each of some draws of the coefficients, `[draw]`: leaves `[draw, n]`."""
-    n, count = len(rows), len(np.asarray(getattr(drawn, NAMES[0])))
     numbers = rows_.numbers(problem.space, problem.system, rows)
+    return evaluate_draws_of(problem, numbers, len(rows), drawn)
+
+
+def evaluate_draws_of(
+    problem: Problem, numbers: dict[str, np.ndarray], n: int, drawn: Coefficients
+) -> Evaluation:
+    """`evaluate_draws` of n rows as `rows.numbers` has them."""
+    count = len(np.asarray(getattr(drawn, NAMES[0])))
     if _takes_numpy(problem, numbers, n * count):
         each = np.stack([np.repeat(np.asarray(getattr(drawn, name)), n) for name in NAMES])
         batch = {name: np.tile(np.broadcast_to(x, n), count) for name, x in numbers.items()}
         found = _by_numpy(problem, batch, each, n * count)
         return jax.tree.map(lambda x: x.reshape(count, n), found)
-    return _draws_compiled(problem, rows, drawn, count)
+    return _draws_compiled(problem, numbers, n, drawn)
 
 
 def _draws_compiled(
-    problem: Problem, rows: np.ndarray, drawn: Coefficients, count: int
+    problem: Problem, numbers: dict[str, np.ndarray], n: int, drawn: Coefficients
 ) -> Evaluation:
     """`evaluate_draws` by the program of `evaluate`: a chunk of it holds rows of one draw."""
-    n = len(rows)
+    count = len(np.asarray(getattr(drawn, NAMES[0])))
     whole = -(-n // CHUNK) * CHUNK
-    filled = np.concatenate([rows, np.repeat(rows[-1:], whole - n, 0)])
-    numbers = rows_.numbers(problem.space, problem.system, filled)
+    last = np.minimum(np.arange(whole), n - 1)
+    numbers = {name: np.broadcast_to(x, n)[last] for name, x in numbers.items()}
     found = []
     for start in range(0, count, DRAWS):
         at = np.minimum(np.arange(start, start + DRAWS), count - 1)
@@ -291,7 +325,7 @@ def rank_key(merit: Array) -> np.ndarray:
     return np.rint(merit / scale) * scale
 
 
-def merits(problem: Problem, found: Evaluation) -> np.ndarray:
+def merits(problem: Problem, found: Evaluation | Judged) -> np.ndarray:
     """What the objective counts of each plan, the smaller the better: seconds, dollars or joules of
     a step."""
     if problem.objective == "energy":
@@ -324,7 +358,7 @@ def used(
     )
 
 
-def excess(problem: Problem, rows: np.ndarray, found: Evaluation) -> np.ndarray:
+def excess(problem: Problem, rows: np.ndarray, found: Evaluation | Judged) -> np.ndarray:
     """Largest relative excess over a limit, `[n]`: ≤ 0 where a plan is feasible."""
     return violation(
         used(problem, rows, found.step_time_s, found.memory_bytes, found.facility_watts)

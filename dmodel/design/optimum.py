@@ -3,6 +3,7 @@ by gradient, or both side by side with the gap between them."""
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -211,6 +212,7 @@ def design(
     pareto: bool = False,
     progress: Progress | None = None,
     threads: int | None = None,
+    executor: Executor | None = None,
 ) -> Design:
     """Find the best plan on a number of devices.
 
@@ -229,6 +231,7 @@ def design(
       sharpness: of the step's maxima. n_starts, seed: of the gradient search, per discrete arm.
       pareto: also the front, by evaluating all. progress: called with the plans decided and all
       there are. threads: of the sweep.
+      executor: whose workers decide the plans of the exact search; None for this process.
 
     Raises:
       InputError: unknown method, or numbers that are not whole and positive. That nothing fits is
@@ -251,13 +254,12 @@ def design(
         footprint=footprint,
         sharpness=sharpness,
     )
+    if executor is not None and method == "gradient":
+        raise InputError("executor: decides plans of the exact search; ask for it, or leave it out")
     if not spaces.degrees(stated.space):
         return _empty(stated, method)
-    found = (
-        None
-        if method == "gradient"
-        else search.exact(stated, top, pareto=pareto, progress=progress, threads=threads)
-    )
+    how = {"pareto": pareto, "progress": progress, "threads": threads, "executor": executor}
+    found = None if method == "gradient" else search.exact(stated, top, **how)
     other = None if method == "exact" else by_gradient(stated, n_starts=n_starts, seed=seed)
     return _answer(stated, found, other, threads).replace(method=method)
 

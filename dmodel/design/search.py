@@ -9,15 +9,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
 
 import numpy as np
 
 from dmodel import struct
+from dmodel.design import elsewhere
 from dmodel.design import rows as rows_
 from dmodel.design import space as spaces
-from dmodel.design.bounds import SLACK, group_bounds, keeps_limits, merit_bounds
+from dmodel.design.bounds import (
+    SLACK,
+    Bound,
+    group_bounds,
+    keeps_limits,
+    merit_bounds,
+)
 from dmodel.design.front import Front, joined_front
-from dmodel.design.judge import Evaluation, Problem, evaluate, excess, merits, rank_key
+from dmodel.design.judge import (
+    Evaluation,
+    Judged,
+    Problem,
+    evaluate,
+    excess,
+    merits,
+    rank_key,
+)
 from dmodel.design.rows import EMPTY, INDEX
 
 LARGE = 1 << 21
@@ -97,7 +113,7 @@ class _Best:
         """Merit that a plan must not exceed to be among the best."""
         return float(self.merits[-1]) if len(self.merits) == self.top else np.inf
 
-    def add(self, rows: np.ndarray, found: Evaluation) -> None:
+    def add(self, rows: np.ndarray, found: Evaluation | Judged) -> None:
         """Take note of evaluated rows."""
         over, merit = excess(self.problem, rows, found), rank_key(merits(self.problem, found))
         fits = over <= 0.0
@@ -151,7 +167,11 @@ class _Best:
 
 
 def _least_that_fits(
-    problem: Problem, rows: np.ndarray, found: Evaluation, merit: np.ndarray, so_far: float
+    problem: Problem,
+    rows: np.ndarray,
+    found: Evaluation | Judged,
+    merit: np.ndarray,
+    so_far: float,
 ) -> float:
     """The least merit of rows that keep the limits of a problem, or the one so far."""
     kept = merit[excess(problem, rows, found) <= 0.0]
@@ -182,11 +202,12 @@ def exact(
     chunk: int = 1024,
     threads: int | None = None,
     batches: Iterable[np.ndarray] | None = None,
+    executor: Executor | None = None,
 ) -> Ranking:
     """The best plans of the space that keep all limits.
 
-    The answer does not depend on prune, chunk, threads or batches: merits equal to 10 digits are
-    ordered by plainness.
+    The answer does not depend on prune, chunk, threads, batches or executor: merits equal to 10
+    digits are ordered by plainness.
 
     Args:
       top: plans to keep. prune: leave out groups by their bounds; None = where the space is large.
@@ -194,15 +215,22 @@ def exact(
         then with the bound reached, where groups are left out [s].
       progress: called now and then. chunk, threads: of the sweep. batches: arrays of rows instead
         of the whole space.
+      executor: whose workers evaluate plans, and bound groups of them; None for this process.
     """
     splits = spaces.splits(problem.space) if batches is None else []
     total = spaces.count(problem.space, splits)
     best = _Best(problem, top, pareto)
     if batches is None and not pareto and (prune if prune is not None else total > LARGE):
-        return _pruned(problem, best, total, time.monotonic() + seconds, progress, threads)
+        bounded = _bounded(problem, threads, executor)
+        return _pruned(problem, best, total, time.monotonic() + seconds, progress, threads, bounded)
     every = rows_.batches(problem.space, BATCH, splits) if batches is None else batches
-    for rows in every:
-        best.add(rows, evaluate(problem, rows, chunk=chunk, threads=threads))
+    judged = (
+        ((rows, evaluate(problem, rows, chunk=chunk, threads=threads)) for rows in every)
+        if executor is None
+        else elsewhere.judged(problem, every, executor, chunk)
+    )
+    for rows, found in judged:
+        best.add(rows, found)
         if progress is not None:
             progress(best.evaluated, max(total, best.evaluated))
     return best.ranking(best.evaluated)
@@ -244,12 +272,23 @@ class _Pool:
         return min(float(self.bounds.min(initial=np.inf)), self.dropped)
 
 
+Bounded = Iterable[tuple[np.ndarray, Bound]]
+"""Groups in arrays, and their bounds."""
+
+
+def _bounded(problem: Problem, threads: int | None, executor: Executor | None) -> Bounded:
+    """All groups of a space, and their bounds whatever their sharding, in order."""
+    every = rows_.groups(problem.space, GROUPS)
+    if executor is not None:
+        return elsewhere.bounded(problem, every, executor)
+    return ((rows, group_bounds(problem, rows, sharded=False, threads=threads)) for rows in every)
+
+
 def _hopeful(
-    problem: Problem, rows: np.ndarray, enough: float, sharded: bool, threads: int | None
+    problem: Problem, rows: np.ndarray, enough: float, found: Bound
 ) -> tuple[np.ndarray, ...]:
-    """Groups that may fit and be good enough: their rows, bounds of merit, and least shares of
-    recomputed layers."""
-    found = group_bounds(problem, rows, sharded=sharded, threads=threads)
+    """Groups that may fit and be good enough by their bounds: their rows, bounds of merit, and
+    least shares of recomputed layers."""
     bounds = merit_bounds(problem, found)
     chosen = np.flatnonzero(keeps_limits(problem, rows, found) & (bounds <= enough * (1.0 + SLACK)))
     return rows[chosen], bounds[chosen], np.asarray(found.share)[chosen]
@@ -264,7 +303,8 @@ def _decide(problem: Problem, best: _Best, rows: np.ndarray, threads: int | None
     for part in rows_.joined(
         (rows_.expanded(rows[p], alone[split]) for split, p in rows_.by_degrees(rows)), GROUPS
     ):
-        hopeful, _, shares = _hopeful(problem, part, best.enough, True, threads)
+        found = group_bounds(problem, part, sharded=True, threads=threads)
+        hopeful, _, shares = _hopeful(problem, part, best.enough, found)
         parts = [
             _recomputed(hopeful[p], shares[p], inside[split].recompute)
             for split, p in rows_.by_degrees(hopeful)
@@ -294,12 +334,13 @@ def _pruned(
     until: float,
     progress: Progress | None,
     threads: int | None,
+    every: Bounded,
 ) -> Ranking:
     """Bound all groups, the most promising of each batch decided at once; then the rest, most
     promising first."""
     pool, bounded, n_groups = _Pool(), 0, spaces.count_groups(problem.space)
-    for rows in rows_.groups(problem.space, GROUPS):
-        pool.add(*_hopeful(problem, rows, best.enough, False, threads)[:2])
+    for rows, found in every:
+        pool.add(*_hopeful(problem, rows, best.enough, found)[:2])
         bounded += len(rows)
         _decide(problem, best, pool.take(16, best.enough), threads)
         while len(pool.rows) > POOL:
@@ -335,7 +376,8 @@ def improved(
     groups = (rows_.group_rows(split, spaces.options(problem.space, split)) for split in splits)
     for rows in rows_.joined(groups, GROUPS):
         bounded += len(rows)
-        hopeful, bounds, _ = _hopeful(problem, rows, best.enough, False, threads)
+        found = group_bounds(problem, rows, sharded=False, threads=threads)
+        hopeful, bounds, _ = _hopeful(problem, rows, best.enough, found)
         order = np.argsort(bounds, kind="stable")
         for start in range(0, len(order), 256):
             chosen = order[start : start + 256]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from dmodel.coefficients import SPECS
 from dmodel.errors import InputError
+from dmodel.parts import Arrays, Block, parts
 from dmodel.sensitivity.case import Inputs, Point, base_name, inputs
 from dmodel.sensitivity.gradient import Form, outputs_of
 from dmodel.sensitivity.local import check_positive, of_case
@@ -174,6 +176,7 @@ def sobol(
     sharpness: float = SHARPNESS,
     level_names: Sequence[str] | None = None,
     threads: int | None = None,
+    executor: Executor | None = None,
 ) -> Global:
     """First-order and total indices of ln output over ranges of the inputs.
 
@@ -184,6 +187,7 @@ def sobol(
       ranges: None for `default_ranges`. base: samples of the design, a power of two. seed: of the
         sample and the bootstrap.
       resamples: of the bootstrap behind the errors.
+      executor: whose workers evaluate the model; None for threads of this process.
 
     Raises:
       InputError: unknown or repeated names, no power of two, an output that does not change, or
@@ -198,10 +202,13 @@ def sobol(
     problem = _problem(ranges)
     u = sample.sample(problem, base, calc_second_order=False, seed=seed)
     batch = [r.at(u[:, i]) for i, r in enumerate(ranges)]
-    function = _function(
-        known.tree, known.levels, tuple(known.index(r.name) for r in ranges), output, sharpness
-    )
-    values = np.asarray(sweep(function, batch, known.values, threads=threads, quick=True))
+    for each in ranges:
+        known.index(each.name)  # an unknown name is told before anything is computed
+    asked = _Asked(case, tuple(r.name for r in ranges), output, sharpness, level_names)
+    if executor is None:
+        values = _values(asked, batch, threads)
+    else:
+        values = _values_elsewhere(asked, batch, executor)
     check_positive(values, output)
     logs = np.log(values)
     if logs.std() < LEAST_SPREAD:
@@ -211,9 +218,8 @@ def sobol(
         )
     # indices are shares of the variance, so that a shift of ln y does not matter, but it costs
     # digits
-    found = analyze.analyze(
-        problem, logs - logs.mean(), calc_second_order=False, num_resamples=resamples, seed=seed
-    )
+    resampled = {"num_resamples": resamples, "seed": seed + 1}  # SALib takes 0 for no seed
+    found = analyze.analyze(problem, logs - logs.mean(), calc_second_order=False, **resampled)
     low, median, high = np.quantile(values, [0.05, 0.5, 0.95])
     return Global(
         output=output,
@@ -228,6 +234,41 @@ def sobol(
         high=float(high),
         deviation=float(logs.std()),
     )
+
+
+class _Asked(NamedTuple):
+    """What is evaluated: a case, of which some inputs have other values, and its output."""
+
+    case: Point
+    names: tuple[str, ...]
+    output: str
+    sharpness: float
+    level_names: Sequence[str] | None
+
+
+def _values(asked: _Asked, batch: Sequence[np.ndarray], threads: int | None) -> np.ndarray:
+    """The output at values of the inputs, `[n]` each."""
+    known = inputs(asked.case, asked.level_names)
+    places = tuple(map(known.index, asked.names))
+    function = _function(known.tree, known.levels, places, asked.output, asked.sharpness)
+    return np.asarray(sweep(function, list(batch), known.values, threads=threads, quick=True))
+
+
+CASES_OF_BLOCK = 1 << 14
+"""Cases that a worker evaluates at once [count]."""
+
+
+def _values_elsewhere(asked: _Asked, batch: Sequence[np.ndarray], executor: Executor) -> np.ndarray:
+    """`_values` by an executor's workers."""
+    size = CASES_OF_BLOCK
+    cut = [[x[i : i + size] for x in batch] for i in range(0, len(batch[0]), size)]
+    blocks = [Block(values_block, {**asked._asdict(), "batch": part}) for part in cut]
+    return np.concatenate([part.arrays["values"] for part in parts(blocks, executor)])
+
+
+def values_block(*, batch: Sequence[np.ndarray], **asked: Any) -> Arrays:
+    """What a worker makes of some cases: their values."""
+    return {"values": _values(_Asked(**asked), batch, 1)}
 
 
 def _check(base: int, ranges: Sequence[Range]) -> None:
