@@ -31,7 +31,7 @@ READING = (
 
 class Tool(NamedTuple):
     """A command that answers in JSON. when: when to call it, for the one who chooses. without:
-    parameters that write a file or change only what people see."""
+    parameters that write a file, open a connection, or change only what people see."""
 
     when: str
     without: frozenset[str]
@@ -51,7 +51,7 @@ TOOLS = {
         "`system` or `chip`, `devices`, `model`, `global_batch`. With `free`, `loss`, `flop` or a "
         "range of devices also the sizes of the run. `max_risk` bounds the chance to run out of "
         f"memory; `brief` is quicker. {READING}",
-        frozenset({"emit_out", "figure"}),
+        frozenset({"emit_out", "figure", "workers", "cluster"}),
     ),
     "diagnose": Tool(
         "Whether a measured throughput is normal for its plan, and which causes are likely when "
@@ -68,7 +68,7 @@ TOOLS = {
         "What a plan's time, memory or cost depends on: elasticities [% per %], the largest "
         "first. With `reoptimize` around the best plan, which follows the inputs; no degrees are "
         f"needed then. {PLAN} {READING}",
-        frozenset({"report", "top"}),
+        frozenset({"report", "top", "workers", "cluster"}),
     ),
     "catalog": Tool(
         "What is known by name: chips, systems, models, stacks, settings, profiles. Without "
