@@ -376,6 +376,13 @@ def rows_of(p: Parameters, prior: Prior, of: np.ndarray) -> np.ndarray:
     return center(p, prior)[:, None] + offsets(p, prior)[of].sum(0).T
 
 
+def row_scale(scale: np.ndarray, stack_of: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """Student-t scale of every row `[…, row]`: of its stack `[…, S]`, and what its own measurements
+    leave open (`ratios.Data.variance`)."""
+    each = scale[..., stack_of]
+    return np.sqrt(each**2 + variance) if np.any(variance) else each
+
+
 def noise_scale(p: Parameters, prior: Prior) -> np.ndarray:
     """Student-t scale of ln(predicted / measured) by stack, `[S]`: `√(floor² + (median · exp(width
     · η))²)`."""

@@ -374,7 +374,9 @@ def small_problem():
     return (
         groups,
         prior,
-        Data(rows.system, rows.model, rows.plan, times, ones, groups.of, groups.stack_of),
+        Data(
+            rows.system, rows.model, rows.plan, times, ones, groups.of, groups.stack_of, 0.0 * ones
+        ),
     )
 
 

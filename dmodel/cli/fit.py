@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dmodel.cli.compiled import ready, use_one_thread_for_matrices
-from dmodel.cli.options import Json, Seed, Strict
+from dmodel.cli.options import Json, Seed, Strict, Together
 from dmodel.cli.output import (
     Document,
     check_apart,
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 
 Traces = Annotated[
     list[Path],
-    typer.Argument(metavar="TRACES.csv…", help="Measured configurations, CSV or Parquet."),
+    typer.Argument(
+        metavar="TRACES.csv…",
+        help="Measured configurations, CSV or Parquet, or folders of them.",
+    ),
 ]
 Base = Annotated[
     str | None,
@@ -77,6 +81,7 @@ def command(
     seed: Seed = 0,
     hold_out: HoldOut = 0.0,
     implausible: Implausible = False,
+    together: Together = None,
     strict: Strict = False,
     json: Json = False,
 ) -> None:
@@ -88,24 +93,35 @@ def command(
     _check_writable(out)
     use_one_thread_for_matrices()
     ready()
-    _fit(_rows(traces, strict, seed, json), out, profile, seed, hold_out, implausible, json)
+    rows = _rows(traces, together, strict, seed, json)
+    _fit(*rows, out, profile, seed, hold_out, implausible, json)
 
 
-def _rows(traces: list[Path], strict: bool, seed: int, json: bool) -> TraceTable:
-    """The rows of the files; what cannot be used is said, and ends the command where it is asked to
-    be strict."""
-    from calibration.traces import read
+def _rows(
+    traces: list[Path], together: bool | None, strict: bool, seed: int, json: bool
+) -> tuple[TraceTable, Cases, Document]:
+    """The rows of the files, as cases too, and what is to be said of repeats; what cannot be used
+    is said, and ends the command where it is asked to be strict."""
+    from calibration.traces import read, to_cases
+    from dmodel.cli.fleet import by_configuration, read_fleet, told
     from dmodel.cli.rows import faults, report_problems
 
-    table = read(traces)
-    report_problems(table)
+    if by_configuration(traces, together):
+        fleet = read_fleet(traces)
+        table, cases, about = fleet.table, fleet.cases, told(fleet)
+    else:
+        table, about = read(traces), {}
+        cases = partial(to_cases, table)
+        report_problems(table)
     if strict and faults(table):
         _refuse(table, seed, json)
-    return table
+    return table, cases(), about
 
 
 def _fit(
     table: TraceTable,
+    cases: Cases,
+    about: Document,
     out: Path,
     profile: str | None,
     seed: int,
@@ -114,13 +130,11 @@ def _fit(
     json: bool,
 ) -> None:
     from calibration.predict import predict
-    from calibration.traces import to_cases
     from calibration.weights import believed
     from dmodel import profiles
     from dmodel.cli.noticed import noticed, say_noticed
     from dmodel.cli.rows import finite
 
-    cases = to_cases(table)
     base, reason = base_for(cases, profile)
     say(f"starting from profile {base.name}: {reason}")
     table, cases, found = finite(table, cases, predict(cases, base.certain))
@@ -142,6 +156,7 @@ def _fit(
         "held_out": judged_on,
         **summary(table, cases, fitted),
         **seen,
+        **about,
     }
     deliver(document, json, _show)
 
@@ -294,8 +309,8 @@ def summary(table: TraceTable, cases: Cases, fitted: Profile) -> Document:
     coefficients = fitted.describe()
     return {
         "rows_read": table.total,
-        "rows_used": len(cases),
-        "rows_fitted": int(used.sum()),
+        "rows_used": int(cases.labels.repeats.sum()),
+        "rows_fitted": int(cases.labels.repeats[used].sum()),
         "set_aside": [p._asdict() for p in table.problems],
         "set_aside_by_source": aside_by_source(table),
         "reasons": reasons(table),
