@@ -198,6 +198,7 @@ def fit(
     rounds: int = 2,
     held: Mapping[str, float] | None = None,
     polish: int | None = None,
+    drift: float = 0.0,
 ) -> Profile:
     """Fit a profile to measured step times.
 
@@ -215,6 +216,8 @@ def fit(
       held: coefficients that stay at a value for all rows, by name.
       polish: steps of L-BFGS at most, of each round; None = `LBFGS_STEPS`, from a base
         `FROM_BASE_STEPS`.
+      drift: what coefficients of known stacks may have changed by since the base, see
+        `pooling.prior_for`.
 
     Returns:
       A profile with offsets for every accelerator and stack seen (those of the base included).
@@ -223,7 +226,7 @@ def fit(
       InputError: no row is left to fit.
     """
     enable_float64()
-    rows = _rows(cases, base, held_out)
+    rows = _rows(cases, base, held_out)._replace(drift=drift)
     if starts is None:
         starts = STARTS if base is None else STARTS_FROM_BASE
     if polish is None:
@@ -240,7 +243,8 @@ def _seen(cases: Cases, held_out: np.ndarray | None) -> Cases:
 
 class _Rows(NamedTuple):
     """Rows of a fit. used: of the caller; every: with those replayed behind them; base: what it
-    starts from, fresh where that is only the prior of a fit from nothing."""
+    starts from, fresh where that is only the prior of a fit from nothing; drift: of known stacks
+    since the base."""
 
     used: Cases
     old: Replay
@@ -250,6 +254,7 @@ class _Rows(NamedTuple):
     data: Data
     base: Profile
     fresh: bool
+    drift: float = 0.0
 
 
 def _rows(cases: Cases, base: Profile | None, held_out: np.ndarray | None) -> _Rows:
@@ -269,7 +274,9 @@ def _rows(cases: Cases, base: Profile | None, held_out: np.ndarray | None) -> _R
 
 
 def _prior(rows: _Rows, base: Profile, held: Mapping[str, float]) -> Prior:
-    prior = pooling.prior_for(rows.groups, base, fresh=rows.fresh, told=rows.old.families)
+    prior = pooling.prior_for(
+        rows.groups, base, fresh=rows.fresh, told=rows.old.families, drift=rows.drift
+    )
     return pooling.holding(prior, held)
 
 

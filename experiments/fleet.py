@@ -9,20 +9,24 @@ held.
 from __future__ import annotations
 
 import json
-import os
 import resource
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from calibration.fleets.keys import KEYS
 from calibration.traces import Row, published
+from calibration.traces.reader import measured_time
 from dmodel.report import style
 from experiments import study
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from matplotlib.figure import Figure
 
 NOISE, HELD_UP, SLOWER, DRIFT = 0.02, 0.01, 1.5, 0.004
 """Scatter of ln t among repeats, share of rows that take `SLOWER` times as long, and what a release
@@ -53,28 +57,27 @@ JOBS = (
 )
 QUICK = (Job("evaluate", 100, 100), Job("evaluate", 10_000, 100), Job("fit", 10_000, 20))
 
-STACKS = ("megatron-bridge", "nemo", "torchtitan", "llm-foundry")
-"""Of the quick run."""
-
 
 def configurations(count: int) -> list[Row]:
     """Different configurations: rows of the published table, then the same with larger batches,
     whose steps take longer in proportion."""
     found: dict[tuple[str, ...], Row] = {}
-    for times in range(1, 100):
-        for row in published().rows:
-            batch, time = row.number("global_batch"), row.number("step_time_s")
-            if batch and time:
-                cells = row.cells | {
-                    "global_batch": f"{times * batch:g}",
-                    "step_time_s": repr(times * time),
-                    "tokens_per_s_per_accel": "",
-                }
-                other = row._replace(cells=cells)
-                found.setdefault(tuple(other.text(key) for key in KEYS), other)
-            if len(found) == count:
-                return list(found.values())
+    larger = (_larger(row, times) for times in range(1, 100) for row in published().rows)
+    for row in larger:
+        found.setdefault(tuple(row.text(key) for key in KEYS), row)
+        if len(found) == count:
+            return list(found.values())
     raise ValueError(f"{count} configurations: the table has {len(found)}")
+
+
+def _larger(row: Row, times: int) -> Row:
+    """A row with so many times the batch, whose steps take as many times as long."""
+    cells = {
+        "global_batch": f"{times * row.known('global_batch'):g}",
+        "step_time_s": repr(times * (measured_time(row) or 0.0)),
+        "tokens_per_s_per_accel": "",
+    }
+    return row._replace(cells={**row.cells, **cells})
 
 
 def write_rows(path: Path, rows: int, different: int, seed: int = 0) -> None:
@@ -82,31 +85,32 @@ def write_rows(path: Path, rows: int, different: int, seed: int = 0) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    known = configurations(different)
-    columns = published().columns
-    texts = {name: pa.array([row.cells.get(name, "") for row in known]) for name in columns}
-    times = np.log([float(row.cells["step_time_s"]) for row in known])
-    rng, writer = np.random.default_rng(seed), None
-    for start in range(0, rows, CHUNK):
-        count = min(CHUNK, rows - start)
-        place = np.arange(start, start + count)
-        which = np.where(place < different, place, rng.integers(different, size=count))
-        day = rng.integers(DAYS, size=count)
-        release = day * RELEASES // DAYS
-        moved = NOISE * rng.standard_normal(count) + DRIFT * release
-        moved += np.log(SLOWER) * (rng.random(count) < HELD_UP)
-        moved *= rows > different  # one row of each has the published time
-        dates = np.datetime64("2026-01-01") + day
-        new = {
-            "step_time_s": pa.array(np.exp(times[which] + moved)),
-            "date": pa.array(dates.astype(str)),
-            "release": pa.array(np.char.add("r", release.astype(str))),
-        }
-        table = pa.table({name: texts[name].take(pa.array(which)) for name in columns} | new)
-        writer = writer or parquet.ParquetWriter(path, table.schema)
-        writer.write_table(table)
-    if writer is not None:
-        writer.close()
+    known = pa.Table.from_pylist([dict(row.cells) for row in configurations(different)])
+    times = np.log(known["step_time_s"].cast(pa.float64()).to_numpy())
+    rng = np.random.default_rng(seed)
+    first = _measured(known, times, np.arange(different), rng, rows > different)
+    with parquet.ParquetWriter(path, first.schema) as writer:
+        writer.write_table(first)
+        for start in range(different, rows, CHUNK):
+            which = rng.integers(different, size=min(CHUNK, rows - start))
+            writer.write_table(_measured(known, times, which, rng, True))
+
+
+def _measured(
+    known: pa.Table, times: np.ndarray, which: np.ndarray, rng: np.random.Generator, noisy: bool
+) -> pa.Table:
+    """Rows of some configurations, measured some day; times: their published ln t."""
+    import pyarrow as pa
+
+    day = rng.integers(DAYS, size=len(which))
+    release = day * RELEASES // DAYS
+    moved = NOISE * rng.standard_normal(len(which)) + DRIFT * release
+    moved += np.log(SLOWER) * (rng.random(len(which)) < HELD_UP)
+    dates = np.datetime64("2026-01-01") + day
+    rows = known.drop_columns(["step_time_s"]).take(pa.array(which))
+    rows = rows.append_column("step_time_s", pa.array(np.exp(times[which] + noisy * moved)))
+    rows = rows.append_column("date", pa.array(dates.astype(str)))
+    return rows.append_column("release", pa.array(np.char.add("r", release.astype(str))))
 
 
 def measured(job: Job, folder: Path) -> study.Line:
@@ -140,16 +144,14 @@ def child() -> None:
     """Run the command of this process, then tell its processor time and peak on standard error."""
     from dmodel.cli import main
 
-    code = 0
     try:
         main()
     except SystemExit as end:
-        code = end.code
+        if end.code:
+            raise
     used = resource.getrusage(resource.RUSAGE_SELF)
     told = {"cpu_s": used.ru_utime + used.ru_stime, "peak_gib": used.ru_maxrss * 1024 / GIB}
     sys.stderr.write("\n" + json.dumps(told) + "\n")
-    sys.stderr.flush()
-    os._exit(int(code or 0)) if code else None
 
 
 def main() -> None:
@@ -162,16 +164,15 @@ def main() -> None:
     study.deliver("fleet", lines, _figure(lines), a)
 
 
-def _figure(lines: list[study.Line]):
+def _figure(lines: list[study.Line]) -> Figure:
     """Processor time and peak memory of each command."""
+    figure = style.new_figure(9.0, 3.4)
     names = [f"{x['command']}\n{x['rows']:,} rows\n{x['configurations']:,} config." for x in lines]
-    figure, axes = style.subplots(1, 2)
-    for axis, key, label in zip(
-        axes, ("cpu_s", "peak_gib"), ("processor time [s]", "peak memory [GiB]"), strict=True
-    ):
-        axis.bar(names, [x[key] for x in lines], color=style.BLUE)
-        axis.set_ylabel(label)
-        axis.tick_params(axis="x", labelsize=7)
+    titles = {"cpu_s": "Processor time [s]", "peak_gib": "Peak memory [GiB]"}
+    for axes, (key, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
+        axes.bar(names, [x[key] for x in lines], color=style.BLUE)
+        axes.set_title(title)
+        axes.tick_params(axis="x", labelsize=7)
     return figure
 
 

@@ -11,13 +11,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
-from calibration.fleets import blocks, drift, keys, out, read, screen, sources, statistics
+from calibration import pooling
+from calibration.fit import fit
+from calibration.fleets import blocks, drift, keys, read, sources, statistics
+from calibration.objective import FREEDOM
+from calibration.predict import predict
 from calibration.traces import published
 from calibration.traces import read as read_rows
 from calibration.traces.files import lines
 from calibration.traces.published import PUBLISHED
+from calibration.uncertainty.laplace import student_weight
+from calibration.widths import known_factor
+from dmodel.cli import app
 from dmodel.errors import InputError
+from dmodel.profiles import load
+from experiments import fleet as study
+from tests.fitting import synthetic
 
 ROWS = list(
     {
@@ -269,3 +280,182 @@ def test_every_row_is_judged_as_it_is_alone(tmp_path):
     reasons = " ".join(p.reason for p in large.table.problems)
     assert "times the peak" in reasons and "measured peak of memory" in reasons
     assert "no measured time" in reasons and "expected a plain number" in reasons
+
+
+def test_folders_of_parquet_are_tables_and_their_names_columns(tmp_path):
+    rows = repeated(6)
+    whole = table(tmp_path / "whole.csv", rows)
+    parts = tmp_path / "parts"
+    for i in range(5):
+        mine = [row for row in rows if row["release"] == f"r{i}"]
+        names = [name for name in COLUMNS if name != "release"]
+        data = {name: [row[name] or None for row in mine] for name in names}
+        data["n_accel"] = [float(row["n_accel"]) for row in mine]
+        data["step_time_s"] = [float(row["step_time_s"]) for row in mine]
+        folder = parts / f"release=r{i}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table(data), folder / "part.parquet")
+    (parts / "_SUCCESS").write_text("")
+    one, many = read([whole]), read([parts])
+    assert many.total == one.total == len(rows) and not len(many.aside)
+    order = {row.known("step_time_s"): i for i, row in enumerate(many.table.rows)}
+    assert len(many.table.rows) == len(one.table.rows)
+    np.testing.assert_allclose(
+        sorted(order), sorted(r.known("step_time_s") for r in one.table.rows)
+    )
+    assert set(many.dated.release) == set(one.dated.release) == {f"r{i}" for i in range(5)}
+    assert {row.file.rpartition("release=")[2] for row in many.table.rows} == {"r0/part.parquet"}
+    (tmp_path / "none").mkdir()
+    with pytest.raises(InputError, match="no table in the folder"):
+        read([tmp_path / "none"])
+
+
+def test_drift_is_that_of_the_same_configurations():
+    """Slow configurations come later: the mix moves more than any of them."""
+    rng = np.random.default_rng(0)
+    group, period = np.repeat(np.arange(60), 6), np.tile(np.arange(6), 60)
+    there = np.abs(group / 10 - period) <= 2
+    group, period = group[there], period[there]
+    level, count = 0.05 * np.arange(60), rng.integers(1, 50, len(group))
+    ratio = level[group] + 0.01 * period + 0.02 * rng.standard_normal(len(group)) / np.sqrt(count)
+    log_predicted = rng.standard_normal(60)
+    total = count * (ratio + log_predicted[group])
+    cells = drift.cells(group, period, count, total, log_predicted)
+    found = drift.drift(cells, [f"m{i}" for i in range(6)])
+    assert [p.name for p in found] == [f"m{i}" for i in range(6)]
+    assert found[5].ratio / found[0].ratio > 2.0
+    for i, each in enumerate(found):
+        assert each.change == pytest.approx(0.01 * i, abs=4.0 * (each.error or 0.0) + 1e-12)
+        assert (each.error or 0.0) < 0.005
+    assert sum(p.rows for p in found) == count.sum()
+    apart = drift.cells(
+        np.array([0, 1, 0]), np.array([0, 1, 0]), np.ones(3), np.array([1.0, 2.0, 1.2]), np.zeros(2)
+    )
+    first, second = drift.drift(apart, ["a", "b"])
+    assert (first.rows, first.change, second.change) == (2, 0.0, None)
+
+
+def test_a_configuration_counts_for_what_configurations_differ_by_however_often_it_repeats():
+    scale, scatter, index = np.array([0.05]), 0.2, np.zeros(1, int)
+
+    def information(n: float) -> float:
+        row = pooling.row_scale(scale, index, np.array([scatter**2 / n]))
+        return float(student_weight(np.zeros(1), row, FREEDOM)[0])
+
+    once, often, most = information(1.0), information(1e3), information(1e12)
+    assert most == pytest.approx(once * (1.0 + (scatter / 0.05) ** 2))
+    assert 0.97 * most < often < most
+
+
+def test_two_fits_in_sequence_end_near_the_fit_of_all():
+    rows = synthetic()
+    first_half = np.arange(len(rows)) % 2 == 0
+    first = fit(rows.take(first_half), starts=2, rounds=1)
+    second = fit(rows.take(~first_half), first, starts=2, drift=0.01)
+    whole = fit(rows, starts=2, rounds=1)
+    assert second.fitted_rows[: len(first.fitted_rows)] == first.fitted_rows
+
+    def apart(profile) -> np.ndarray:
+        times = [predict(rows, p.certain).step_time_s for p in (profile, whole)]
+        return np.abs(np.log(times[0] / times[1]))
+
+    assert np.median(apart(second)) < 0.01 and apart(second).max() < 0.1
+    assert apart(second)[~first_half].max() < apart(first)[~first_half].max()
+
+
+def test_a_stated_drift_widens_what_is_known_no_further_than_strangers_differ():
+    known, strangers = 1e-4 * np.eye(3), np.array([1.0, 0.04, 0.0025])
+    still, moved, far = (
+        np.diag(factor @ factor.T)
+        for factor in (known_factor(known, strangers, d) for d in (0.0, 0.1, 1e3))
+    )
+    assert (still < moved).all() and (moved < far).all()
+    np.testing.assert_allclose(far, strangers, rtol=1e-3)
+
+
+def run(*words: str, code: int = 0) -> dict:
+    found = CliRunner().invoke(app, [*words, "--json"])
+    assert found.exit_code == code, found.output
+    return json.loads(found.stdout)
+
+
+def test_a_table_without_repeats_has_the_same_errors_either_way(tmp_path):
+    path = str(table(tmp_path / "t.csv", repeated(1)))
+    rows, together = run("evaluate", path, "--rows"), run("evaluate", path, "--configurations")
+    assert run("evaluate", path) == rows
+    assert together["each"] == "configuration" and len(together["configurations"]) == len(ROWS)
+    for name in set(rows) - {"set_aside", "reasons"}:
+        assert together[name] == rows[name], name
+
+
+def test_evaluate_and_predict_answer_by_configuration(fleet, tmp_path):
+    path, found = fleet
+    told = run("evaluate", str(path), "--configurations")
+    assert (told["rows_read"], told["rows_used"]) == (found.total, found.total)
+    assert told["overall"]["rows"] == told["configurations_used"] == len(ROWS)
+    assert sum(c["rows"] for c in told["configurations"]) == found.total
+    months = told["drift"]["month"]
+    assert [m["name"] for m in months] == [f"2026-0{i + 1}" for i in range(5)]
+    for i, month in enumerate(months):
+        assert month["change"] == pytest.approx(0.01 * i, abs=0.005)
+    out = tmp_path / "out.parquet"
+    predicted = run("predict", str(path), "--configurations", "--out", str(out))
+    assert "rows" not in predicted and predicted["rows_used"] == found.total
+    written, wanted = pq.read_table(out), read_rows(path)
+    assert written.column_names[: len(COLUMNS)] == COLUMNS
+    assert written["step_time_s"].to_pylist() == [r.known("step_time_s") for r in wanted.rows]
+    times = [c["predicted_step_time_s"] for c in predicted["configurations"]]
+    assert written["predicted_step_time_s"].to_pylist() == times * 40
+    again = read_rows(out)
+    assert len(again.rows) == found.total and not again.aside
+
+
+def test_rows_that_were_set_aside_are_written_as_they_were(tmp_path):
+    rows = repeated(3)
+    rows[1] |= {"step_time_s": "fast"}
+    rows[2] |= {"step_time_s": "1e-7"}
+    rows[3] |= {"step_time_s": "1e5"}
+    path = table(tmp_path / "t.csv", rows)
+    path.write_text(path.read_text() + "one,two\n")
+    out = tmp_path / "out.csv"
+    document = run("predict", str(path), "--configurations", "--out", str(out))
+    assert sum(p["rows"] for p in document["set_aside"]) == 3
+    before = list(csv.DictReader(io.StringIO(path.read_text())))
+    after = list(csv.DictReader(io.StringIO(out.read_text())))
+    assert len(after) == len(before)
+    blank = [i for i, row in enumerate(after) if not row["predicted_step_time_s"]]
+    assert blank == [1, 2, len(rows)]
+    for i, (a, b) in enumerate(zip(before, after, strict=True)):
+        own = {name: value or "" for name, value in a.items()}
+        if i == 3:
+            assert b["flag"] == "implausible" and "of the peak" in b["flag_reason"]
+            own |= {name: b[name] for name in ("flag", "flag_reason")}
+        assert {name: b[name] for name in own} == own
+
+
+def test_folders_are_not_read_row_by_row_and_options_of_tables_need_one(tmp_path):
+    for words, says in (
+        (["evaluate", str(tmp_path), "--rows"], "is a folder"),
+        (["predict", "--rows"], "go with a trace file"),
+        (["fit", "x.csv", "--out", "y.json", "--drift", "2"], "expected a share"),
+    ):
+        found = CliRunner().invoke(app, words)
+        assert found.exit_code == 2 and says in found.output
+
+
+def test_a_fit_takes_configurations(tmp_path):
+    path, out = table(tmp_path / "t.csv", repeated(3)), tmp_path / "p.json"
+    document = run("fit", str(path), "--configurations", "--out", str(out))
+    assert document["rows_fitted"] == document["rows_used"] == 3 * len(ROWS)
+    assert document["each"] == "configuration"
+    profile = load(str(out))
+    assert f"{len(ROWS)} configurations ({3 * len(ROWS)} rows)" in profile.description
+    assert sum(d["rows"] for d in profile.data if d["source"] == "fms-fsdp") > 0
+
+
+def test_the_study_of_large_tables_runs_and_large_tables_are_known_by_their_size(tmp_path):
+    job = study.Job("evaluate", 12_000, 50)
+    line = study.measured(job, tmp_path)
+    (path,) = tmp_path.glob("*.parquet")
+    assert sources.is_large([path]) and line["rows_used"] == job.rows
+    assert 0.0 < line["peak_gib"] < 4.0 and line["cpu_s"] > 0.0

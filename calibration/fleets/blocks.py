@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from calibration.fleets.columns import trimmed
 from calibration.fleets.sources import PIECE, Source, is_parquet, parquet
 from calibration.traces import Row
 from calibration.traces.files import (
@@ -159,7 +160,6 @@ def _simple(content: bytes) -> bool:
 def _split(content: bytes, columns: tuple[str, ...]) -> pa.Table | None:
     """Lines as a table of text; None where one is no row of the header's width."""
     import pyarrow as pa
-    import pyarrow.compute as pc
     from pyarrow import csv
 
     if not content:
@@ -183,7 +183,7 @@ def _split(content: bytes, columns: tuple[str, ...]) -> pa.Table | None:
     table = table.rename_columns(list(columns))
     if table.num_rows != rows:
         return None
-    if NEEDED in columns and pc.any(pc.equal(pc.utf8_trim_whitespace(table[NEEDED]), "")).as_py():
+    if NEEDED in columns and trimmed(table[NEEDED]).null_count:
         return None
     return table
 
@@ -203,16 +203,22 @@ def _by_record(
         columns = header_of(path, found)[1]
         yield Block(str(path), columns, _table(columns, []), np.zeros(0, np.int64), [])
     while some := list(islice(found, ROWS)):
-        rows, lines, broken = [], [], []
-        for at, fields, reason in some:
-            reason = reason or width(fields, columns)
-            if reason:
-                cells = dict(zip(columns, fields, strict=False))
-                broken.append((Row(str(path), at, cells), reason))
-            else:
-                rows.append(fields)
-                lines.append(at)
-        yield Block(str(path), columns, _table(columns, rows), np.array(lines, np.int64), broken)
+        yield _of_records(path, columns, some)
+
+
+def _of_records(
+    path: Path, columns: tuple[str, ...], found: list[tuple[int, list[str], str]]
+) -> Block:
+    """Records as a block, those that are not as wide as the header apart."""
+    rows, lines, broken = [], [], []
+    for at, fields, reason in found:
+        if reason := reason or width(fields, columns):
+            row = Row(str(path), at, dict(zip(columns, fields, strict=False)))
+            broken.append((row, reason))
+        else:
+            rows.append(fields)
+            lines.append(at)
+    return Block(str(path), columns, _table(columns, rows), np.array(lines, np.int64), broken)
 
 
 def _table(columns: tuple[str, ...], rows: list[list[str]]) -> pa.Table:

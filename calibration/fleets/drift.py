@@ -86,12 +86,14 @@ def _period(found: Cells, period: int, name: str, change: float, error: float) -
     low, high = np.quantile(ratio, ENDS)
     known = bool(np.isfinite(change))
     return Period(
-        name,
-        int(found.count[mine].sum()),
-        int(mine.sum()),
-        *(float(np.exp(x)) for x in (ratio.mean(), low, high)),
-        float(change) if known else None,
-        float(error) if known else None,
+        name=name,
+        rows=int(found.count[mine].sum()),
+        configurations=int(mine.sum()),
+        ratio=float(np.exp(ratio.mean())),
+        low=float(np.exp(low)),
+        high=float(np.exp(high)),
+        change=float(change) if known else None,
+        error=float(error) if known else None,
     )
 
 

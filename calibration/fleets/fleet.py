@@ -73,7 +73,7 @@ class Fleet:
         those of the group: the level of the times, the mean of the peaks.
       repeats: of `table.rows`. aside: rows behind each of `table.aside`.
       dated: sums of times, by index of `table.rows`. kinds: Arrow type that holds every cell
-        of a column. of: of each block of rows the index of each
+        of a column. of: of each block the index of each
         row in `table.rows`, -1 where it was set aside.
       total: rows read.
     """
@@ -162,8 +162,6 @@ class _Reading:
         self._header(block)
         self._broken(block)
         self.total += block.table.num_rows + len(block.broken)
-        if not block.table.num_rows:
-            return
         configuration, new = self.configurations.of(block)
         self._learn(block, configuration, new)
         at = self.known.take(configuration)
@@ -280,7 +278,7 @@ def rows_at(block: Block, places: np.ndarray) -> list[Row]:
 
 def _unmeasured(row: Row) -> Row:
     """A row without its measured cells."""
-    return row._replace(cells=row.cells | dict.fromkeys(screen.FIGURES, ""))
+    return row._replace(cells={**row.cells, **dict.fromkeys(screen.FIGURES, "")})
 
 
 def _filled(reference: np.ndarray, group: np.ndarray, log: np.ndarray) -> np.ndarray:
@@ -354,7 +352,8 @@ def _statistics(reading: _Reading, groups: int) -> tuple[Repeats, Dated]:
     first, last = _ends(group, dates, groups)
     names = [np.array(dates[n].to_pylist(), np.str_) for n in ("month", "release")]
     repeats = _repeats(found, reading.reference, np.bincount(group, rows, groups), peak)
-    dated = Dated(group, *names, count, total + count * np.nan_to_num(reading.reference[group]))
+    total = total + count * np.nan_to_num(reading.reference[group])
+    dated = Dated(group, names[0], names[1], count, total)
     return repeats._replace(first=first, last=last), dated
 
 
@@ -388,7 +387,7 @@ def _measured_as(row: Row, repeats: Repeats, group: int) -> Row:
     if repeats.rows[group] == 1 or not repeats.times[group]:
         return row
     time, peak = np.exp(repeats.level[group]), repeats.peak[group]
-    cells = row.cells | dict.fromkeys(screen.FIGURES, "") | {"step_time_s": repr(float(time))}
+    cells = {**row.cells, **dict.fromkeys(screen.FIGURES, ""), "step_time_s": repr(float(time))}
     if np.isfinite(peak):
         cells["peak_memory_gib"] = repr(float(peak))
     return row._replace(cells=cells)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from calibration.fleets.blocks import Block
+from calibration.fleets.columns import encoded
 from calibration.traces import schema
 from calibration.traces.files import cell
 from dmodel.columns import CONFIGURATION, parse_number
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 KEYS = (*(column.name for column in CONFIGURATION), "set", "flag", "source")
 """Columns that decide what is predicted of a row, or how it is judged."""
@@ -75,21 +72,6 @@ def distinct(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     return first[order], rank[inverse]
-
-
-def encoded(column: pa.ChunkedArray) -> tuple[list, np.ndarray]:
-    """Different values of a column, and which of them each row has; null is none of them, -1."""
-    import pyarrow as pa
-
-    if not column.num_chunks:
-        return [], np.zeros(0, np.int64)
-    whole = pa.concat_arrays(column.unify_dictionaries().chunks)
-    if pa.types.is_nested(whole.type):
-        whole = pa.array([None if x is None else str(x) for x in whole.to_pylist()], pa.string())
-    if not pa.types.is_dictionary(whole.type):
-        whole = whole.dictionary_encode()
-    index = whole.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return whole.dictionary.to_pylist(), index
 
 
 def _is_text(cell: str) -> bool:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibration.fleets.blocks import Block, blocks
+from calibration.fleets.columns import encoded, trimmed
 from calibration.fleets.fleet import Fleet
-from calibration.fleets.keys import encoded
 from calibration.traces.files import cell
 from dmodel.errors import InputError
 
@@ -57,24 +57,41 @@ def _with(
     fleet: Fleet, new: Mapping[str, pa.Array], types: Mapping[str, pa.DataType]
 ) -> Iterator[pa.Table]:
     """All rows with all columns, block by block; columns without a type are as they are stored."""
-    import pyarrow as pa
-
-    own = [name for name in fleet.table.columns if name not in new]
     anew = _flags(fleet)
-    own += [name for name in anew if name not in own]
+    own = [name for name in dict.fromkeys((*fleet.table.columns, *anew)) if name not in new]
     of = iter(fleet.of)
     for block in blocks(fleet.files, False):
-        if block.table.num_rows:
-            index = next(of)
-            group = pa.array(np.where(index < 0, len(fleet.table.rows), index))
+        index = next(of)
+        if len(index):
+            group = np.where(index < 0, len(fleet.table.rows), index)
             found = {n: _column(block, n, types.get(n)) for n in own}
-            found |= {n: _either(found[n], values.take(group)) for n, values in anew.items()}
-            yield pa.table(found | {name: values.take(group) for name, values in new.items()})
+            yield _filled(found, new, anew, group)
         if block.broken:
-            cells = [row.cells for row, _ in block.broken]
-            found = {n: pa.array([c.get(n) for c in cells], pa.string()) for n in own}
-            none = {name: pa.nulls(len(cells), values.type) for name, values in new.items()}
-            yield pa.table(found | none)
+            yield _broken(block, own, new)
+
+
+def _filled(
+    found: dict[str, Any],
+    new: Mapping[str, pa.Array],
+    anew: Mapping[str, pa.Array],
+    group: np.ndarray,
+) -> pa.Table:
+    """Columns of a block with new ones, and with new text of some."""
+    import pyarrow as pa
+
+    at = pa.array(group)
+    found |= {name: _either(found[name], values.take(at)) for name, values in anew.items()}
+    return pa.table(found | {name: values.take(at) for name, values in new.items()})
+
+
+def _broken(block: Block, own: Sequence[str], new: Mapping[str, pa.Array]) -> pa.Table:
+    """The broken lines of a block, as far as they are cells."""
+    import pyarrow as pa
+
+    cells = [row.cells for row, _ in block.broken]
+    found = {name: pa.array([c.get(name) for c in cells], pa.string()) for name in own}
+    none = {name: pa.nulls(len(cells), values.type) for name, values in new.items()}
+    return pa.table(found | none)
 
 
 def _flags(fleet: Fleet) -> dict[str, pa.Array]:
@@ -89,15 +106,14 @@ def _flags(fleet: Fleet) -> dict[str, pa.Array]:
 
 def _either(old: pa.ChunkedArray, new: pa.Array):
     """New text, where there is any."""
-    import pyarrow.compute as pc
+    from pyarrow.compute import call_function
 
-    return pc.coalesce(new, old)
+    return call_function("coalesce", [new, old])
 
 
 def _column(block: Block, name: str, wanted: pa.DataType | None):
     """A column of a block as it is to be written."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if name not in block.columns:
         return pa.nulls(block.table.num_rows, wanted or pa.string())
@@ -108,8 +124,7 @@ def _column(block: Block, name: str, wanted: pa.DataType | None):
         values, index = encoded(column)
         texts = pa.array([*map(cell, values), None], pa.string())
         return texts.take(pa.array(np.where(index < 0, len(values), index)))
-    trimmed = pc.utf8_trim_whitespace(column)
-    return pc.if_else(pc.equal(trimmed, ""), None, trimmed).cast(wanted)
+    return trimmed(column).cast(wanted)
 
 
 def _parquet(tables: Iterator[pa.Table], path: Path) -> None:

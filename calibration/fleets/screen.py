@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from calibration.fleets.keys import encoded
+from calibration.fleets.columns import encoded, trimmed
 from calibration.plausible import CONVENTION, LEAST, PEAK, ROOM, ROUNDED, SLOW_FLAGS, runs
 from calibration.traces import Row
 from calibration.traces.schema import MEASURED
@@ -59,7 +59,8 @@ class Bounds(NamedTuple):
 
 def unknown(count: int) -> Bounds:
     """Bounds of configurations that cannot be used: nothing is beyond them."""
-    return Bounds(*(np.full(count, np.nan) for _ in Bounds._fields[:-1]), np.ones(count, bool))
+    none = [np.full(count, np.nan) for _ in Bounds._fields[:-1]]
+    return Bounds(*none, slow=np.ones(count, bool))
 
 
 def bounds(rows: Sequence[Row | None]) -> Bounds:
@@ -110,12 +111,9 @@ def _derived(figures: dict[str, np.ndarray], at: Bounds) -> np.ndarray:
 def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     """Cells as numbers, NaN where there is none, and where a cell is no measurement."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-    if text:
-        trimmed = pc.utf8_trim_whitespace(column)
-        column = pc.if_else(pc.equal(trimmed, ""), None, trimmed)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = trimmed(column)
     given = column.is_valid().to_numpy()
     try:
         values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)

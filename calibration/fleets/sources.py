@@ -36,26 +36,27 @@ def sources(path: Path) -> list[Source]:
     """
     if not path.is_dir():
         return [Source(path, {})]
-    inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
-    seen = [p for p in inside if not any(part[0] in "._" for part in p.relative_to(path).parts)]
-    if not seen:
+    inside = (p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
+    found = sorted(p for p in inside if not _hidden(p.relative_to(path)))
+    if not found:
         raise InputError(
             f"{path}: no table in the folder; expected files that end in {' or '.join(ENDINGS)}"
         )
-    return [Source(p, _constants(p, path)) for p in seen]
+    return [Source(p, _constants(p, path)) for p in found]
+
+
+def _hidden(path: Path) -> bool:
+    return any(part[0] in "._" for part in path.parts)
 
 
 def _constants(path: Path, root: Path) -> dict[str, str]:
     """What the folders between a root and a file say."""
     from pyarrow import dataset, field, schema, string
 
-    names = [part.partition("=")[0] for part in path.relative_to(root).parts[:-1] if "=" in part]
-    if not names:
-        return {}
-    said = dataset.HivePartitioning(schema([field(name, string()) for name in names]))
-    folder = path.parent.relative_to(root).as_posix()
-    keys = dataset.get_partition_keys(said.parse(folder))
-    return {name: keys.get(name) or "" for name in names}
+    folder = path.parent.relative_to(root)
+    columns = [field(part.partition("=")[0], string()) for part in folder.parts if "=" in part]
+    said = dataset.HivePartitioning(schema(columns)).parse(f"{folder.as_posix()}/")
+    return {name: value or "" for name, value in dataset.get_partition_keys(said).items()}
 
 
 def is_parquet(path: Path) -> bool:

@@ -2,8 +2,8 @@
 
 Times count by their logarithm. Each configuration keeps count, sum and sum of squares by month and
 release, and a histogram with bins of a fixed width in ln t, from which quantiles follow to that
-width (as in DDSketch: Masson, Rim and Lee 2019). Both are tables of partial sums, which pyarrow adds
-up, so that memory goes with configurations and not with rows.
+width (as in DDSketch: Masson, Rim and Lee 2019). Both are tables of partial sums, which pyarrow
+adds up, so that memory goes with configurations and not with rows.
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from calibration.fleets.blocks import Block
-from calibration.fleets.keys import encoded
+from calibration.fleets.columns import encoded
 from calibration.traces import Problem
 from calibration.traces.files import cell
 
@@ -36,20 +37,22 @@ class Times:
 
     def of(self, block: Block) -> When:
         """Of every row of a block."""
-        import pyarrow as pa
-
         values, index = self._column(block, DATE)
-        dates = [day(value) for value in values]
-        wrong = [i for i, (v, d) in enumerate(zip(values, dates, strict=True)) if v and not d]
-        if wrong and block.file not in self._files:
-            self._files.add(block.file)
-            line = int(block.lines[np.flatnonzero(index == wrong[0])[0]])
-            text = f"{DATE} = {values[wrong[0]][:40]!r}: no date by ISO 8601 (2026-11-29), so it "
-            self.strange.append(Problem(block.file, line, text + "stands in no month"))
+        dates = list(map(day, values))
+        self._note(block, values, dates, index)
         date = _text([d or None for d in dates], index, None)
         month = _text([d[:7] for d in dates], index, "")
-        values, index = self._column(block, RELEASE)
-        return When(month, _text(values, index, ""), date, pa.array(date))
+        return When(month, _text(*self._column(block, RELEASE), ""), date, date)
+
+    def _note(self, block: Block, values: list[str], dates: list[str], index: np.ndarray) -> None:
+        """Keep the first cell of a file that is no date."""
+        wrong = [bool(v) and not d for v, d in zip(values, dates, strict=True)]
+        if any(wrong) and block.file not in self._files:
+            self._files.add(block.file)
+            strange = wrong.index(True)
+            line = int(block.lines[np.flatnonzero(index == strange)[0]])
+            text = f"{DATE} = {values[strange][:40]!r}: no date by ISO 8601 (2026-11-29), so it "
+            self.strange.append(Problem(block.file, line, text + "stands in no month"))
 
     def _column(self, block: Block, name: str) -> tuple[list[str], np.ndarray]:
         """Different texts of a column, and which of them each row has, -1 = none."""
@@ -69,7 +72,7 @@ def day(text: str) -> str:
     return found[0] if found else ""
 
 
-def _text(values: list[str | None], index: np.ndarray, none: str | None):
+def _text(values: Sequence[str | None], index: np.ndarray, none: str | None):
     """Texts of rows, by which of some values each has."""
     import pyarrow as pa
 

@@ -70,6 +70,15 @@ Implausible = Annotated[
 ]
 
 
+Drift = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE",
+        help="What coefficients of known stacks may have changed by since BASE was fitted.",
+    ),
+]
+
+
 STACKS = 4
 """Stacks that the closing lines name at most; the document has all."""
 
@@ -81,6 +90,7 @@ def command(
     seed: Seed = 0,
     hold_out: HoldOut = 0.0,
     implausible: Implausible = False,
+    drift: Drift = 0.0,
     together: Together = None,
     strict: Strict = False,
     json: Json = False,
@@ -89,12 +99,14 @@ def command(
     or its rows have it."""
     if not 0.0 <= hold_out < 1.0:
         raise InputError(f"--hold-out: expected a share from 0 to below 1, got {hold_out}")
+    if not 0.0 <= drift <= 1.0:
+        raise InputError(f"--drift: expected a share from 0 to 1, got {drift}")
     check_apart(out, *traces)
     _check_writable(out)
     use_one_thread_for_matrices()
     ready()
     rows = _rows(traces, together, strict, seed, json)
-    _fit(*rows, out, profile, seed, hold_out, implausible, json)
+    _fit(*rows, out, profile, seed, hold_out, implausible, drift, json)
 
 
 def _rows(
@@ -127,6 +139,7 @@ def _fit(
     seed: int,
     hold_out: float,
     implausible: bool,
+    drift: float,
     json: bool,
 ) -> None:
     from calibration.predict import predict
@@ -143,7 +156,7 @@ def _fit(
     say_noticed(seen, table)
     cases = believed(cases) if implausible else cases
     started = time.perf_counter()
-    fitted = fit_with_bar(cases, base, seed, held_out, out.stem)
+    fitted = fit_with_bar(cases, base, seed, held_out, out.stem, drift=drift)
     profiles.save(fitted, out)
     say(f"wrote {out}: {fitted.description}")
     document = {

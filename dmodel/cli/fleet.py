@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from calibration.fleets import Fleet
+    from calibration.fleets.fleet import Repeats
     from calibration.traces import TraceTable
 
 PERIODS = ("month", "release")
@@ -160,39 +161,41 @@ def _ratio(fleet: Fleet, predicted: np.ndarray) -> np.ndarray:
 
 
 def configurations(fleet: Fleet, columns: dict[str, Any]) -> list[Document]:
-    """One document for each usable configuration, and columns of them. `scatter`: standard
+    """One document for each usable configuration, with columns of them. `scatter`: standard
     deviation of ln t of its repeats; `quantiles` of their times [s]; null where none is known."""
+    lists = {name: list(values) for name, values in columns.items()}
+    return [
+        {
+            "file": row.file,
+            "line": row.line,
+            "source": row.text("source"),
+            "model": row.text("model"),
+            "stack": row.stack,
+            "accelerator": row.accelerator,
+            "devices": int(row.known("n_accel")),
+            "flag": row.flag,
+            **_measured(fleet.repeats, i),
+            **{name: values[i] for name, values in lists.items()},
+        }
+        for i, row in enumerate(fleet.table.rows)
+    ]
+
+
+def _measured(known: Repeats, i: int) -> Document:
+    """What was measured of one configuration."""
     import numpy as np
 
     from calibration.fleets.statistics import QUANTILES
 
-    known, names = fleet.repeats, [f"p{round(100 * q)}" for q in QUANTILES]
-    lists = {name: list(values) for name, values in columns.items()}
-    found = []
-    for i, row in enumerate(fleet.table.rows):
-        times = int(known.times[i])
-        quantiles = np.exp(known.quantiles[:, i]).tolist() if times else []
-        found.append(
-            {
-                "file": row.file,
-                "line": row.line,
-                "source": row.text("source"),
-                "model": row.text("model"),
-                "stack": row.stack,
-                "accelerator": row.accelerator,
-                "devices": int(row.known("n_accel")),
-                "flag": row.flag,
-                "rows": int(known.rows[i]),
-                "times": times,
-                "measured_step_time_s": float(np.exp(known.level[i])) if times else None,
-                "scatter": float(np.sqrt(known.variance[i])) if times > 1 else None,
-                "quantiles": dict(zip(names, quantiles, strict=True)) if times else None,
-                "first": str(known.first[i]) or None,
-                "last": str(known.last[i]) or None,
-                **{name: values[i] for name, values in lists.items()},
-            }
-        )
-    return found
+    found: Document = {"rows": int(known.rows[i]), "times": int(known.times[i])}
+    found |= dict.fromkeys(("measured_step_time_s", "scatter", "quantiles"))
+    if found["times"]:
+        found["measured_step_time_s"] = float(np.exp(known.level[i]))
+        shares = zip(QUANTILES, np.exp(known.quantiles[:, i]).tolist(), strict=True)
+        found["quantiles"] = {f"p{round(100 * q)}": value for q, value in shares}
+    if found["times"] > 1:
+        found["scatter"] = float(np.sqrt(known.variance[i]))
+    return found | {"first": str(known.first[i]) or None, "last": str(known.last[i]) or None}
 
 
 def drifts(fleet: Fleet, predicted: np.ndarray) -> Document:
