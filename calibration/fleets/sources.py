@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from calibration.traces.files import opened, unreadable
+from calibration.traces.files import check_pyarrow, opened, unreadable
 from dmodel.errors import InputError
 
 MANY = 10_000
@@ -94,8 +94,9 @@ def parquet(path: Path):
     """A Parquet file, open.
 
     Raises:
-      InputError: it is none.
+      InputError: it is none, or nothing reads it.
     """
+    check_pyarrow(path)
     import pyarrow
     from pyarrow.parquet import ParquetFile
 

@@ -7,6 +7,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
@@ -178,16 +179,20 @@ def width(fields: list[str], columns: tuple[str, ...]) -> str:
     return f"{len(fields)} fields where the header has {len(columns)}: {cause}"
 
 
-def _parquet(out: Lines) -> None:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
+def check_pyarrow(path: Path) -> None:
+    """Refuse Parquet where nothing reads it."""
+    if find_spec("pyarrow") is None:
         raise InputError(
-            f"{out.path}: Parquet needs pyarrow, which is not installed; install dmodel-jax[cli], "
-            "or "
+            f"{path}: Parquet needs pyarrow, which is not installed; install dmodel-jax[cli], or "
             "give a CSV file"
-        ) from None
+        )
+
+
+def _parquet(out: Lines) -> None:
+    check_pyarrow(out.path)
+    import pyarrow
+    import pyarrow.parquet
+
     try:
         table = pyarrow.parquet.read_table(out.path)
         values = [column.to_pylist() for column in table.columns]

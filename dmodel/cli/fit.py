@@ -126,7 +126,7 @@ def _rows(
         cases = partial(to_cases, table)
         report_problems(table)
     if strict and faults(table):
-        _refuse(table, seed, json)
+        _refuse(table, about, seed, json)
     return table, cases(), about
 
 
@@ -174,7 +174,7 @@ def _fit(
     deliver(document, json, _show)
 
 
-def _refuse(table: TraceTable, seed: int, json: bool) -> None:
+def _refuse(table: TraceTable, about: Document, seed: int, json: bool) -> None:
     """End with 1 and the reasons, as a document where one was asked for. This is for
     rows that cannot be used, where `--strict` fits all or none."""
     from dmodel.cli.rows import aside_by_source, faults, reasons, show_reasons
@@ -191,6 +191,7 @@ def _refuse(table: TraceTable, seed: int, json: bool) -> None:
         "set_aside_by_source": aside_by_source(table),
         "reasons": reasons(table),
         "notes": [p._asdict() for p in table.notes],
+        **about,
     }
     deliver(document, json, lambda d: show_reasons(d["reasons"]))
     say(f"dmodel: {said}")
