@@ -242,7 +242,7 @@ def test_bad_rows_are_told_with_file_and_line_and_none_is_lost(tmp_path):
     for problem, count in zip(large.table.problems, large.aside, strict=True):
         reason, _, more = problem.reason.partition(" (and ")
         assert told[problem.file, problem.line] == reason
-        assert more == ("" if count == 1 else f"{count - 1} rows more of this configuration)")
+        assert more == ("" if count == 1 else f"{count - 1} more of this configuration)")
     assert max(large.aside) == 5
     of = np.concatenate(large.of)
     assert (of < 0).sum() == large.aside.sum() - 1 and len(of) == len(rows)

@@ -14,14 +14,15 @@ import numpy as np
 
 from calibration.fleets import screen
 from calibration.fleets.blocks import Block, blocks
-from calibration.fleets.keys import Configurations, distinct
+from calibration.fleets.groups import Groups, rows_at
+from calibration.fleets.keys import Configurations
 from calibration.fleets.sources import Source, sources
 from calibration.fleets.statistics import WIDTH, Histogram, Level, Sums, levels
 from calibration.fleets.when import Times
 from calibration.traces import Cases, Problem, Row, TraceTable, to_cases
-from calibration.traces.files import cell
-from calibration.traces.reader import judged, misspelled, no_rows, spelled, table_of
+from calibration.traces.reader import judged, misspelled, no_rows, table_of
 from calibration.traces.schema import NUMBERS
+from dmodel.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,7 +112,16 @@ class Fleet:
 
     def cases(self) -> Cases:
         """Cases of the usable rows, each with how many measurements it stands for and the variance
-        of their mean."""
+        of their mean.
+
+        Raises:
+          InputError: no row is usable.
+        """
+        if not self.table.rows:
+            raise InputError(
+                f"no usable row among {self.total:,} (the first problem: "
+                f"{self.table.problems[0]}); expected at least one measured configuration"
+            )
         cases = to_cases(self.table)
         known = self.repeats
         repeated = known.times.sum() > len(known.times)
@@ -144,7 +154,7 @@ class _Reading:
 
     def __init__(self, require_time: bool) -> None:
         self.require_time = require_time
-        self.configurations, self.groups = Configurations(), _Groups()
+        self.configurations, self.groups = Configurations(), Groups()
         self.known = screen.unknown(0)
         self.times, self.total = Times(), 0
         self.columns: dict[str, set[pa.DataType]] = {}
@@ -234,48 +244,6 @@ class _Reading:
         return _whole(self, files)
 
 
-class _Groups:
-    """Groups of rows of one configuration and one mark, in the order in which they are first seen.
-
-    Attributes:
-      configuration, mark: of each. rows: the first row of each. verdicts: of each configuration, a
-        row without measured cells and why it cannot be used.
-    """
-
-    def __init__(self) -> None:
-        self.known: dict[tuple[int, int], int] = {}
-        self.rows: list[Row] = []
-        self.verdicts: list[tuple[Row, str]] = []
-
-    def of(self, configuration: np.ndarray, marks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The group of every row `[row]`, and the first rows of new groups, by their number."""
-        first, inverse = distinct(np.stack([configuration, marks]))
-        before = len(self.known)
-        pairs = zip(configuration[first].tolist(), marks[first].tolist(), strict=True)
-        found = np.array([self.known.setdefault(pair, len(self.known)) for pair in pairs], np.int64)
-        return found[inverse], first[found >= before]
-
-    def judged(self, require_time: bool) -> list[tuple[Row, str]]:
-        """The first row of every group, and why the group cannot be used."""
-        marked = [i for i, (_, mark) in enumerate(self.known) if mark]
-        alone = dict(zip(marked, judged([self.rows[i] for i in marked], require_time), strict=True))
-        found = []
-        for i, (configuration, _) in enumerate(self.known):
-            like, reason = self.verdicts[configuration]
-            found.append(alone.get(i, (self.rows[i]._replace(found=like.found), reason)))
-        return found
-
-
-def rows_at(block: Block, places: np.ndarray) -> list[Row]:
-    """Rows of a block as the reader of small tables has them."""
-    cells = block.table.take(places).to_pylist()
-    lines = block.lines[places].tolist()
-    return [
-        spelled(Row(block.file, line, {name: cell(value) for name, value in each.items()}))
-        for line, each in zip(lines, cells, strict=True)
-    ]
-
-
 def _unmeasured(row: Row) -> Row:
     """A row without its measured cells."""
     return row._replace(cells={**row.cells, **dict.fromkeys(screen.FIGURES, "")})
@@ -334,7 +302,7 @@ def _kinds(reading: _Reading) -> dict[str, pa.DataType]:
 
 def _counted(reason: str, rows: int) -> str:
     """A reason that holds for some rows, of which the first is told."""
-    more = f" (and {rows - 1:,} rows more of this configuration)" if rows > 1 else ""
+    more = f" (and {rows - 1:,} more of this configuration)" if rows > 1 else ""
     return reason + more if reason else ""
 
 
