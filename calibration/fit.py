@@ -198,6 +198,7 @@ def fit(
     held: Mapping[str, float] | None = None,
     polish: int | None = None,
     executor: Executor | None = None,
+    drift: float = 0.0,
 ) -> Profile:
     """Fit a profile to measured step times.
 
@@ -217,6 +218,8 @@ def fit(
         `FROM_BASE_STEPS`.
       executor: of `concurrent.futures`, whose workers descend from the starts; None for this
         process. The result is the same.
+      drift: what coefficients of known stacks may have changed by since the base, see
+        `pooling.prior_for`.
 
     Returns:
       A profile with offsets for every accelerator and stack seen (those of the base included).
@@ -225,7 +228,7 @@ def fit(
       InputError: no row is left to fit.
     """
     enable_float64()
-    rows = _rows(cases, base, held_out)
+    rows = _rows(cases, base, held_out)._replace(drift=drift)
     if starts is None:
         starts = STARTS if base is None else STARTS_FROM_BASE
     if polish is None:
@@ -242,7 +245,8 @@ def _seen(cases: Cases, held_out: np.ndarray | None) -> Cases:
 
 class _Rows(NamedTuple):
     """Rows of a fit. used: of the caller; every: with those replayed behind them; base: what it
-    starts from, fresh where that is only the prior of a fit from nothing."""
+    starts from, fresh where that is only the prior of a fit from nothing; drift: of known stacks
+    since the base."""
 
     used: Cases
     old: Replay
@@ -252,6 +256,7 @@ class _Rows(NamedTuple):
     data: Data
     base: Profile
     fresh: bool
+    drift: float = 0.0
 
 
 def _rows(cases: Cases, base: Profile | None, held_out: np.ndarray | None) -> _Rows:
@@ -271,7 +276,9 @@ def _rows(cases: Cases, base: Profile | None, held_out: np.ndarray | None) -> _R
 
 
 def _prior(rows: _Rows, base: Profile, held: Mapping[str, float]) -> Prior:
-    prior = pooling.prior_for(rows.groups, base, fresh=rows.fresh, told=rows.old.families)
+    prior = pooling.prior_for(
+        rows.groups, base, fresh=rows.fresh, told=rows.old.families, drift=rows.drift
+    )
     return pooling.holding(prior, held)
 
 

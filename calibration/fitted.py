@@ -33,7 +33,8 @@ def profile_of(
     for (grouping, member), offset in list(zip(groups.members, moved, strict=True))[1:]:
         offsets[grouping][member] = offset
     errors, covariance = _of_center(found, prior, base)
-    sources, counts = np.unique(used.labels.source, return_counts=True)
+    sources, which = np.unique(used.labels.source, return_inverse=True)
+    counts = np.bincount(which, used.labels.repeats)
     accelerators, stacks = (
         set(map(str, column)) for column in (used.labels.accelerator, used.labels.stack)
     )
@@ -42,7 +43,7 @@ def profile_of(
     return Profile(
         name=name,
         description=(
-            f"fitted to {len(used)} rows of {len(sources)} sources, starting from {base.name}{said}"
+            f"fitted to {_counted(used)} of {len(sources)} sources, starting from {base.name}{said}"
         ),
         accelerators=tuple(sorted({*base.accelerators, *accelerators})),
         stacks=tuple(sorted({*base.stacks, *stacks})),
@@ -62,6 +63,13 @@ def profile_of(
         noise={**base.noise, **dict(zip(groups.stacks, noise, strict=True))},
         versions=_versions(),
     )
+
+
+def _counted(used: Cases) -> str:
+    """Rows of a fit in words; where configurations stand for their repeats, both."""
+    rows = int(used.labels.repeats.sum())
+    named = f"{len(used)} rows"
+    return named if rows == len(used) else f"{len(used)} configurations ({rows:,} rows)"
 
 
 def _of_center(found: Laplace, prior: Prior, base: Profile) -> tuple[np.ndarray, np.ndarray | None]:

@@ -1,8 +1,10 @@
 """What a fit makes least: the Student-t misfit of its rows and the penalty of its prior, with its
 slope by all parameters, and, of many rows, what the rows make of its curvature.
 
-`Σ_i w_i [ ln s + (ν + 1)/2 · ln(1 + r_i² / (ν s²)) ] + ½ |θ|²` with r the log ratio of row i and s
-the scale of its stack.
+`Σ_i w_i [ ln s_i + (ν + 1)/2 · ln(1 + r_i² / (ν s_i²)) ] + ½ |θ|²` with r the log ratio of row i
+and s its scale: that of its stack or, where a row stands for n repeats of a configuration whose
+ln t scatter by σ, `s_i² = s² + σ²/n`. The stack's scale s is then what configurations
+differ by, and no number of repeats makes a row count for more than that allows.
 """
 
 from __future__ import annotations
@@ -70,15 +72,18 @@ class Objective:
     def _at_once(self, sets: list[Parameters], points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         ratio, slope = self._ratios(sets)
         scale = np.stack([pooling.noise_scale(p, self.prior) for p in sets])
-        each = scale[:, self.data.stack_of]
-        weight, square = self.data.weight, FREEDOM * each**2
+        of, weight = self.data.stack_of, self.data.weight
+        each = pooling.row_scale(scale, of, self.data.variance)
+        square = FREEDOM * each**2
         misfit = np.log(each) + 0.5 * (FREEDOM + 1.0) * np.log1p(ratio**2 / square)
         losses = misfit @ weight + 0.5 * (points**2).sum(1)
         pull = weight * (FREEDOM + 1.0) / (square + ratio**2)
         by_scale = weight / each - pull * ratio**2 / each
+        if np.any(self.data.variance):
+            by_scale *= scale[:, of] / each
         moved = np.exp(pooling.NOISE_WIDTH * np.stack([p.noise for p in sets]))
         widened = pooling.NOISE_WIDTH * (self.prior.noise * moved) ** 2 / scale
-        by_noise = [np.bincount(self.data.stack_of, x, scale.shape[1]) for x in by_scale]
+        by_noise = [np.bincount(of, x, scale.shape[1]) for x in by_scale]
         by_place = [
             row_space.pulled(x, self.prior, self.own) for x in (pull * ratio)[:, :, None] * slope
         ]
@@ -100,7 +105,8 @@ class Objective:
 
         p, data = self.whole(x), self.data
         ratio, slope = (each[0] for each in self._ratios([p]))
-        scale = pooling.noise_scale(p, self.prior)[data.stack_of]
+        scale = pooling.noise_scale(p, self.prior)
+        scale = pooling.row_scale(scale, data.stack_of, data.variance)
         weight = data.weight * (FREEDOM + 1.0) / (FREEDOM * scale**2 + ratio**2)
         rows = np.sqrt(weight)[:, None] * slope
         factor = cho_factor(row_space.covariance(rows, self.prior, data.of) + np.eye(len(rows)))

@@ -84,17 +84,17 @@ def findings(row: Row | Mapping[str, str], require_time: bool = True) -> list[Fi
 
 def doubts(rows: Sequence[Row]) -> list[list[Finding]]:
     """What physics says of each of some rows whose cells make sense."""
-    if not rows:
-        return []
+    return [[each for check in CHECKS for each in check(run)] for run in runs(rows)]
+
+
+def runs(rows: Sequence[Row]) -> Iterator[Run]:
+    """Some rows whose cells make sense, with what the checks know of each."""
     questions = [row.question for row in rows]
-    runs = (
-        _Run(row, question, part(question, []).system, *flops, reader.measured_time(row))
-        for row, question, flops in zip(rows, questions, _flops(questions), strict=True)
-    )
-    return [[each for check in CHECKS for each in check(run)] for run in runs]
+    for row, question, flops in zip(rows, questions, _flops(questions), strict=True):
+        yield Run(row, question, part(question, []).system, *flops, reader.measured_time(row))
 
 
-class _Run(NamedTuple):
+class Run(NamedTuple):
     """A row, its question and machine, and its measured step time [s], if any. least, most: FLOPs
     of one token, that no implementation can do without and that conventions count at most."""
 
@@ -143,6 +143,8 @@ OF_MODEL = frozenset((*OF_PARTS, "tuning", "n_mtp"))
 def _flops(questions: Sequence[Question]) -> list[tuple[float, float]]:
     """FLOPs of one token of each question: that no implementation can do without, and that
     conventions count at most (full attention, every layer done again)."""
+    if not questions:
+        return []
     shapes = [_shape(question) for question in questions]
     different = list(dict.fromkeys(shapes))
     asked = [whole(Question(dict(columns), dict(words)))[0] for columns, words in different]
@@ -164,7 +166,7 @@ def _shape(question: Question) -> tuple[tuple[tuple[str, Any], ...], ...]:
 # --- the checks of a run
 
 
-def _too_fast_or_slow(run: _Run) -> Iterator[Finding]:
+def _too_fast_or_slow(run: Run) -> Iterator[Finding]:
     """Times that ask for more than the chips' peak, or next to nothing of it."""
     share = run.utilization
     if share is None or run.time is None:
@@ -185,7 +187,7 @@ def _shown(share: float) -> str:
     return f"{share:.3g} times the peak" if share > 1.0 else f"{share:.2g} of the peak"
 
 
-def _of_time(run: _Run, share: float) -> str:
+def _of_time(run: Run, share: float) -> str:
     """Slips of a unit that would make a time plausible."""
     row, length = run.row, run.row.known("seq_len")
     timed = bool(row.text("step_time_s"))
@@ -203,7 +205,7 @@ def _of_time(run: _Run, share: float) -> str:
     return _hints({text: share * factor for text, factor in slips.items() if factor}, USUAL)
 
 
-def _of_precision(run: _Run) -> dict[str, float]:
+def _of_precision(run: Run) -> dict[str, float]:
     """Precisions at which the chip is faster, and what each makes of a utilization."""
     name = run.row.accelerator
     peaks = {p: float(chip(name, p).flops_per_s) for p in precisions(name)}
@@ -221,7 +223,7 @@ def _within(value: float, ends: tuple[float, float]) -> bool:
     return ends[0] <= value <= ends[1]
 
 
-def _memory(run: _Run) -> Iterator[Finding]:
+def _memory(run: Run) -> Iterator[Finding]:
     """Peaks of more memory than the device has."""
     peak, has = run.row.number("peak_memory_gib"), float(run.machine.chip.hbm_bytes) / GIB
     if peak is None or peak <= has * (1.0 + 1e-3):
@@ -241,7 +243,7 @@ def _memory(run: _Run) -> Iterator[Finding]:
     )
 
 
-def _time_and_rate(run: _Run) -> Iterator[Finding]:
+def _time_and_rate(run: Run) -> Iterator[Finding]:
     """A time and a throughput of one row that contradict each other."""
     given, derived = run.row.number("step_time_s"), reader.derived_time(run.row)
     if not given or not derived or abs(given / derived - 1.0) <= ROUNDED:
@@ -264,7 +266,7 @@ def _time_and_rate(run: _Run) -> Iterator[Finding]:
     )
 
 
-def _reported(run: _Run) -> Iterator[Finding]:
+def _reported(run: Run) -> Iterator[Finding]:
     """Published FLOP/s and MFU beyond the peak, or that the time contradicts whatever their
     convention."""
     rate, share = run.row.number("tflops_reported"), run.row.number("mfu_reported")
@@ -283,7 +285,7 @@ def _reported(run: _Run) -> Iterator[Finding]:
 
 
 def _compared(
-    run: _Run, named: str, at: float, slips: Mapping[str, float], room: float
+    run: Run, named: str, at: float, slips: Mapping[str, float], room: float
 ) -> Iterator[Finding]:
     """A published utilization beside that of the time."""
     text, low, high = "expected less than 1", 0.0, 1.0
@@ -296,7 +298,7 @@ def _compared(
         yield Finding("reported", FLAGGED, f"{named}; {text}", advice)
 
 
-def _domain(run: _Run) -> Iterator[Finding]:
+def _domain(run: Run) -> Iterator[Finding]:
     """Domains that are none of the chip's."""
     size, chip = run.row.number("domain_size"), run.row.accelerator
     if size is None:
@@ -313,7 +315,7 @@ def _domain(run: _Run) -> Iterator[Finding]:
         )
 
 
-def _of_a_host(run: _Run, size: float) -> Finding:
+def _of_a_host(run: Run, size: float) -> Finding:
     """A domain that is no more than a host of a torus: as it is read."""
     read = float(run.machine.network.size[0])  # type: ignore[index]
     text = f"domain_size = {size:g} on {run.devices:g} × {run.row.accelerator} is one host, "
@@ -336,7 +338,7 @@ def _largest_domain(chip: str) -> float | None:
     return None if not sizes or None in sizes else float(max(sizes))
 
 
-def _batch(run: _Run) -> Iterator[Finding]:
+def _batch(run: Run) -> Iterator[Finding]:
     """Steps of more tokens than anybody trains."""
     if run.tokens <= TOKENS:
         return
@@ -350,7 +352,7 @@ def _batch(run: _Run) -> Iterator[Finding]:
     )
 
 
-CHECKS: tuple[Callable[[_Run], Iterator[Finding]], ...] = (
+CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     _too_fast_or_slow,
     _memory,
     _time_and_rate,

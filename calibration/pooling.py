@@ -122,7 +122,11 @@ class Parameters(struct.PyTreeNode, kw_only=True):
 
 
 def prior_for(
-    groups: Groups, base: Profile, fresh: bool, told: frozenset[str] = frozenset()
+    groups: Groups,
+    base: Profile,
+    fresh: bool,
+    told: frozenset[str] = frozenset(),
+    drift: float = 0.0,
 ) -> Prior:
     """The prior of a fit.
 
@@ -139,8 +143,10 @@ def prior_for(
       fresh: the base is only the prior of a fit from nothing, in which everything moves freely.
       told: families of stacks whose rows are fitted again (`calibration.replay`): these move as new
         ones, from where the base has them.
+      drift: standard deviation by which coefficients of known stacks may have changed since the
+        base was fitted, of their logarithm or log odds.
     """
-    n, start_from = len(base.center), _Base(base, fresh, told)
+    n, start_from = len(base.center), _Base(base, fresh, told, drift)
     offset, factor = np.zeros((len(groups.members), n)), np.zeros((len(groups.members), n, n))
     for i, (grouping, name) in enumerate(groups.members[1:], 1):
         offset[i], factor[i] = start_from.member(grouping, name)
@@ -162,6 +168,7 @@ class _Base(NamedTuple):
     profile: Profile
     fresh: bool
     told: frozenset[str]
+    drift: float
 
     def member(self, grouping: str, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Mean of a member's offset `[C]`, and the factor of its covariance `[C, C]`."""
@@ -170,7 +177,8 @@ class _Base(NamedTuple):
         offset = np.zeros(len(base.center)) if known is None else np.array(known, float)
         if grouping == "stack":
             if name in base.stack_covariances and not again:
-                return offset, known_factor(base.stack_covariances[name], self._strangers())
+                known = base.stack_covariances[name]
+                return offset, known_factor(known, self._strangers(), self.drift)
         elif known is not None and not again:
             return offset, np.zeros((len(offset), len(offset)))
         width = self._width(grouping)
@@ -374,6 +382,13 @@ def center(p: Parameters, prior: Prior) -> np.ndarray:
 def rows_of(p: Parameters, prior: Prior, of: np.ndarray) -> np.ndarray:
     """Unconstrained coefficients of every row, `[C, row]`, from its members `[G, row]`."""
     return center(p, prior)[:, None] + offsets(p, prior)[of].sum(0).T
+
+
+def row_scale(scale: np.ndarray, stack_of: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """Student-t scale of every row `[…, row]`: of its stack `[…, S]`, and what its own measurements
+    leave open (`ratios.Data.variance`)."""
+    each = scale[..., stack_of]
+    return np.sqrt(each**2 + variance) if np.any(variance) else each
 
 
 def noise_scale(p: Parameters, prior: Prior) -> np.ndarray:

@@ -24,7 +24,8 @@ from dmodel.types import Array
 
 class Data(NamedTuple):
     """Rows of a fit: records stacked on the last axis, measured step times [s], weights, the
-    members `[G, row]`, the stack."""
+    members `[G, row]`, the stack, and the variance of ln t by the scatter of the repeats that a row
+    stands for."""
 
     system: Cluster
     model: Model
@@ -33,6 +34,7 @@ class Data(NamedTuple):
     weight: np.ndarray
     of: np.ndarray
     stack_of: np.ndarray
+    variance: np.ndarray
 
 
 def rows_of_fit(used: Cases, groups: Groups, weight: np.ndarray) -> Data:
@@ -45,6 +47,7 @@ def rows_of_fit(used: Cases, groups: Groups, weight: np.ndarray) -> Data:
         weight=np.asarray(weight),
         of=groups.of,
         stack_of=groups.stack_of,
+        variance=np.asarray(used.labels.variance, float),
     )
 
 

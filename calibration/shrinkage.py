@@ -94,7 +94,8 @@ def width_slopes(
     ratio, slope = slopes(pooling.rows_of(found, prior, data.of), data)
     cells = cells_of(prior, groups)
     design = np.einsum("rc,rcp->rp", slope, cells.factor[cells.of])
-    scale = np.asarray(pooling.noise_scale(found, prior))[groups.stack_of]
+    scale = pooling.noise_scale(found, prior)
+    scale = pooling.row_scale(scale, groups.stack_of, data.variance)
     information = np.where(known, weight * student_weight(ratio**2, scale, FREEDOM), 0.0)
     curvature = (design * information[:, None]).T @ design + np.eye(design.shape[1])
     softened = np.sqrt(ratio**2 + SMALL**2)

@@ -55,14 +55,16 @@ def fresh_widths() -> dict[str, np.ndarray]:
     return {g: SHARES[g] * full * SCOPES[g] for g in GROUPINGS}
 
 
-def known_factor(covariance: np.ndarray, strangers: np.ndarray) -> np.ndarray:
-    """Cholesky factor of `(C⁻¹ / k² + D⁻¹)⁻¹`: a known stack's covariance C, inflated by k², no
-    wider than the variances D among strangers.
+def known_factor(covariance: np.ndarray, strangers: np.ndarray, drift: float = 0.0) -> np.ndarray:
+    """Cholesky factor of `((k² C + d² 1)⁻¹ + D⁻¹)⁻¹`: a known stack's covariance C, inflated by
+    k² and by a drift d of every coefficient, no wider than the variances D among strangers.
 
     A little is added to C for what rounding on disk takes from its eigenvalues.
     """
     n = len(covariance)
     wide = KNOWN_INFLATION**2 * (covariance + 1e-5 * np.trace(covariance) / n * np.eye(n))
+    if drift:
+        wide = wide + drift**2 * np.eye(n)
     scale = np.sqrt(strangers)
     # in units of strangers the bound is 1 in every direction
     bounded = np.linalg.inv(np.linalg.inv(wide / np.outer(scale, scale)) + np.eye(n))

@@ -90,6 +90,8 @@ def labels(found: list[tuple[str, str, str, Plan]], seconds: np.ndarray) -> Labe
         line=np.arange(n),
         fingerprint=names,
         group=names,
+        repeats=np.ones(n, int),
+        variance=np.zeros(n),
         assumptions=np.empty(n, dtype=object),
         **{name: np.array(value) for name, value in texts.items()},
     )

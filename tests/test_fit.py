@@ -374,7 +374,9 @@ def small_problem():
     return (
         groups,
         prior,
-        Data(rows.system, rows.model, rows.plan, times, ones, groups.of, groups.stack_of),
+        Data(
+            rows.system, rows.model, rows.plan, times, ones, groups.of, groups.stack_of, 0.0 * ones
+        ),
     )
 
 
@@ -385,14 +387,17 @@ def anywhere(prior, seed: int = 0) -> pooling.Parameters:
 
 
 @pytest.mark.parametrize("measured", READINGS)
-@pytest.mark.parametrize("fresh", [True, False])
-def test_loss_and_gradient_are_those_of_automatic_differentiation(monkeypatch, measured, fresh):
+@pytest.mark.parametrize(("fresh", "repeats"), [(True, 0.0), (False, 0.0), (False, 1e-3)])
+def test_loss_and_gradient_are_those_of_automatic_differentiation(
+    monkeypatch, measured, fresh, repeats
+):
     """`Σ w [ln s + (ν + 1)/2 · ln(1 + r² / (ν s²))] + ½ |θ|²`, with r by the coefficients of each
-    row, which are a sum of what its groups move."""
+    row, which are a sum of what its groups move, and s the wider for the scatter of its repeats."""
+    variance = repeats * np.arange(4.0)
     monkeypatch.setattr(pooling, "_measured", lambda accelerator: measured)
     groups, prior, data = small_problem()
     prior = prior.replace(fresh=fresh)
-    data = data._replace(weight=np.array([1.0, 0.5, 2.0, 1.0]))
+    data = data._replace(weight=np.array([1.0, 0.5, 2.0, 1.0]), variance=variance)
     assert (prior.mixing is None) == (not measured)
     loss = Objective(prior, data)
     points = np.stack([loss.flat(anywhere(prior, seed)) for seed in range(3)])
@@ -405,7 +410,7 @@ def test_loss_and_gradient_are_those_of_automatic_differentiation(monkeypatch, m
     def plain(x):
         noise = x[-len(groups.stacks) :]
         own = prior.noise * jnp.exp(pooling.NOISE_WIDTH * noise)
-        s = jnp.sqrt(prior.noise_floor**2 + own**2)[groups.stack_of]
+        s = jnp.sqrt((prior.noise_floor**2 + own**2)[groups.stack_of] + variance)
         r = log_time(data.system, data.model, data.plan, zero + matrix @ x) - data.log_measured
         misfit = jnp.log(s) + 0.5 * (FREEDOM + 1.0) * jnp.log1p((r / s) ** 2 / FREEDOM)
         return (data.weight * misfit).sum() + 0.5 * (x**2).sum()

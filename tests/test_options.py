@@ -94,6 +94,7 @@ CASES = {
         "--anyway": Case("--anyway", ODD),
         "--against": Case("--against tp=2"),
         "--out": Case("--out x.csv", says="trace file"),
+        "--configurations": Case("--configurations", says="trace file"),
         "--strict": Case("--strict", "--model gpt-3-175b --seq-len 2048"),
     },
     "diagnose": JOB

@@ -53,6 +53,7 @@ def linear(
         before,
         weight,
         np.array([noise]),
+        np.zeros(rows),
     ), theta
 
 
@@ -89,7 +90,8 @@ def test_noise_is_found_although_coefficients_could_explain_it():
     rng = np.random.default_rng(1)
     design = 0.3 * rng.standard_normal((40, 30))
     before = design @ rng.standard_normal(30) + 0.04 * rng.standard_t(4.0, 40)
-    blank = Rows(before, design, design, design @ design.T, before, np.ones(40), np.array([0.03]))
+    ones, noise = np.ones(40), np.array([0.03])
+    blank = Rows(before, design, design, design @ design.T, before, ones, noise, 0.0 * ones)
     scale, weight = expected_noise(
         blank, np.ones(40), Noise(np.array([0.03]), np.array([0.005]), np.zeros(40, int), 0.0), 4.0
     )

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
+from typing import BinaryIO
 
 from calibration.traces import schema
 from calibration.traces.table import Row
@@ -44,13 +47,18 @@ def lines(path: str | Path) -> Lines:
         _parquet(out)
     else:
         _csv(out, content)
-    repeated = sorted({name for name in out.columns if out.columns.count(name) > 1})
+    check_names(out.path, out.columns)
+    return out
+
+
+def check_names(path: Path, columns: Sequence[str]) -> None:
+    """Refuse a header that names a column twice."""
+    repeated = sorted({name for name in columns if columns.count(name) > 1})
     if repeated:
         named = ", ".join(name or "without a name" for name in repeated)
         raise InputError(
             f"{path}: column {named} stands in the header more than once; keep one of each"
         )
-    return out
 
 
 def expected() -> str:
@@ -62,8 +70,23 @@ def expected() -> str:
 
 
 def _content(path: Path) -> bytes:
+    with opened(path) as file:
+        content = file.read()
+    if not content.strip():
+        raise empty(path)
+    return content
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A file to read.
+
+    Raises:
+      InputError: there is none, or it cannot be read.
+    """
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            yield file
     except FileNotFoundError:
         raise InputError(
             f"{path}: no such file; expected a CSV or Parquet file of traces"
@@ -72,26 +95,46 @@ def _content(path: Path) -> bytes:
         raise InputError(
             f"{path}: cannot be read ({error.strerror}); expected a CSV or Parquet file of traces"
         ) from None
-    if not content.strip():
-        raise InputError(f"{path}: the file is empty; {expected()}")
-    return content
 
 
-def _csv(out: Lines, content: bytes) -> None:
+def empty(path: Path) -> InputError:
+    """What is wrong with a file without content."""
+    return InputError(f"{path}: the file is empty; {expected()}")
+
+
+def text_of(path: Path, content: bytes, start: int = 0) -> str:
+    """Bytes of a file, from `start` on, as text.
+
+    Raises:
+      InputError: they are none.
+    """
     try:
-        text = content.decode("utf-8-sig")
+        text = content.decode("utf-8" if start else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{out.path}: not a text file, or not in UTF-8 (byte {error.start}): save it as "
+            f"{path}: not a text file, or not in UTF-8 (byte {start + error.start}): save it as "
             f"UTF-8; {expected()}"
         ) from None
     if "\0" in text:
-        raise InputError(f"{out.path}: not a text file (it has NUL bytes); {expected()}")
-    found = records(text)
+        raise InputError(f"{path}: not a text file (it has NUL bytes); {expected()}")
+    return text
+
+
+def header_of(path: Path, found: Iterator[tuple[int, list[str], str]]) -> tuple[int, tuple]:
+    """Line and names of the first of some records.
+
+    Raises:
+      InputError: there is none, or it is broken.
+    """
     line, header, reason = next(found, (1, [], "no header"))
     if reason:
-        raise InputError(f"{out.path}: not a CSV file ({reason}, line {line}); {expected()}")
-    out.columns = tuple(name.strip() for name in header)
+        raise InputError(f"{path}: not a CSV file ({reason}, line {line}); {expected()}")
+    return line, tuple(name.strip() for name in header)
+
+
+def _csv(out: Lines, content: bytes) -> None:
+    found = records(text_of(out.path, content))
+    out.columns = header_of(out.path, found)[1]
     for line, fields, reason in found:
         row = Row(str(out.path), line, dict(zip(out.columns, fields, strict=False)))
         reason = reason or width(fields, out.columns)
@@ -101,21 +144,22 @@ def _csv(out: Lines, content: bytes) -> None:
             out.rows.append(row)
 
 
-def records(text: str) -> Iterator[tuple[int, list[str], str]]:
-    """(line on which it starts, fields, what is wrong with it or "") of each record; blank lines
-    are no records."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+def records(text: str | Iterable[str], first: int = 1) -> Iterator[tuple[int, list[str], str]]:
+    """(line on which it starts, fields, what is wrong with it or "") of each record of a text, or
+    of its lines with their ends; blank lines are no records. first: number of its first line."""
+    reader = csv.reader(
+        io.StringIO(text, newline="") if isinstance(text, str) else text, strict=True
+    )
     while True:
-        line = reader.line_num + 1
+        line = reader.line_num + first
         try:
             fields = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            cut = "unexpected end of data" in str(error)
+            cut, line_of_end = "unexpected end of data" in str(error), reader.line_num + first - 1
             ends = (
-                f"the file ends inside quotes, line {reader.line_num}: truncated, or a quote too "
-                "many"
+                f"the file ends inside quotes, line {line_of_end}: truncated, or a quote too many"
             )
             yield line, [], ends if cut else f"not valid CSV: {error}"
             continue
@@ -135,36 +179,40 @@ def width(fields: list[str], columns: tuple[str, ...]) -> str:
     return f"{len(fields)} fields where the header has {len(columns)}: {cause}"
 
 
-def _parquet(out: Lines) -> None:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
+def check_pyarrow(path: Path) -> None:
+    """Refuse Parquet where nothing reads it."""
+    if find_spec("pyarrow") is None:
         raise InputError(
-            f"{out.path}: Parquet needs pyarrow, which is not installed; install dmodel-jax[cli], "
-            "or "
+            f"{path}: Parquet needs pyarrow, which is not installed; install dmodel-jax[cli], or "
             "give a CSV file"
-        ) from None
+        )
+
+
+def _parquet(out: Lines) -> None:
+    check_pyarrow(out.path)
+    import pyarrow
+    import pyarrow.parquet
+
     try:
         table = pyarrow.parquet.read_table(out.path)
         values = [column.to_pylist() for column in table.columns]
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"{out.path}: not a readable Parquet file, perhaps truncated "
-            f"({_first_line(error)}); "
-            f"{expected()}"
-        ) from None
+        raise unreadable(out.path, error) from None
     out.columns = tuple(table.column_names)
     for i, cells in enumerate(zip(*values, strict=True)):
-        texts = {name: _text(value) for name, value in zip(out.columns, cells, strict=True)}
+        texts = {name: cell(value) for name, value in zip(out.columns, cells, strict=True)}
         out.rows.append(Row(str(out.path), i + 2, texts))
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+def unreadable(path: Path, error: Exception) -> InputError:
+    """What is wrong with a Parquet file that pyarrow does not read."""
+    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return InputError(
+        f"{path}: not a readable Parquet file, perhaps truncated ({said}); {expected()}"
+    )
 
 
-def _text(value: object) -> str:
+def cell(value: object) -> str:
     """A Parquet value as text; null = blank, truth values as 0/1, floats so that they read back
     equal."""
     if value is None:

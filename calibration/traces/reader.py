@@ -3,12 +3,12 @@ dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
 from calibration.traces import schema
-from calibration.traces.files import Lines, expected, lines
+from calibration.traces.files import expected, lines
 from calibration.traces.notes import advice
 from calibration.traces.questions import completed
 from calibration.traces.systems import extend_beside
@@ -49,7 +49,7 @@ def read(
 
 def unread(path: Path) -> list[Row]:
     """Rows of a file, usable or not, as `read` spells them, without a look at what they say."""
-    return [completed(_spelled(row)) for row in lines(path).rows]
+    return [spelled(row) for row in lines(path).rows]
 
 
 def concatenate(tables: Sequence[TraceTable]) -> TraceTable:
@@ -61,45 +61,54 @@ def concatenate(tables: Sequence[TraceTable]) -> TraceTable:
     return TraceTable(**whole | {"columns": tuple(dict.fromkeys(whole["columns"]))})
 
 
-def _check_file(path: Path, file: Lines, require_time: bool) -> None:
+def check_header(path: Path, columns: tuple[str, ...], require_time: bool) -> None:
     """Refuse a file that is no table of traces."""
-    lacking = schema.missing(file.columns, require_time)
+    lacking = schema.missing(columns, require_time)
     if lacking:
         raise InputError(
-            f"{path}: missing columns: {', '.join(lacking)}; got {_header(file.columns)}; "
+            f"{path}: missing columns: {', '.join(lacking)}; got {_header(columns)}; "
             f"{expected()} (blank cells are fine). "
             "Likely causes: another file, no header line, or a separator that is not a comma."
         )
-    if not file.rows and not file.broken:
-        raise InputError(
-            f"{path}: the file has a header but no rows; expected one row for each measured "
-            "configuration"
-        )
+
+
+def no_rows(path: Path) -> InputError:
+    """What is wrong with a file that is only a header."""
+    return InputError(
+        f"{path}: the file has a header but no rows; expected one row for each measured "
+        "configuration"
+    )
 
 
 def _read_one(path: Path, require_time: bool, wanted: Callable[[Row], bool] | None) -> TraceTable:
     file = lines(path)
     extend_beside(path)
-    _check_file(path, file, require_time)
-    judged = _judged(file, require_time, wanted)
-    rows = tuple(row for row, reason in judged if not reason)
-    aside = tuple(row for row, reason in judged if reason)
-    reasons = tuple(Problem(row.file, row.line, reason) for row, reason in judged if reason)
-    told = (Problem(row.file, row.line, text) for row in rows for text in remarks(row))
-    notes = (*_misspelled(path, file.columns), *_strangers(rows), *told)
-    return TraceTable(file.columns, rows, aside, reasons, notes)
-
-
-def _judged(
-    file: Lines, require_time: bool, wanted: Callable[[Row], bool] | None
-) -> list[tuple[Row, str]]:
-    """Every row of a file that is wanted, by line, and why it cannot be used, "" when it can."""
-    whole = [completed(_spelled(row)) for row in file.rows]
+    check_header(path, file.columns, require_time)
+    if not file.rows and not file.broken:
+        raise no_rows(path)
+    whole = [spelled(row) for row in file.rows]
     whole = whole if wanted is None else [row for row in whole if wanted(row)]
-    reasons = [problems(row, require_time) for row in whole]
-    sound = _doubted([row for row, wrong in zip(whole, reasons, strict=True) if not wrong])
-    broken = [(row, _reason(row, why)) for row, why in zip(whole, reasons, strict=True) if why]
-    return sorted([*file.broken, *broken, *sound], key=lambda pair: pair[0].line)
+    found = sorted([*file.broken, *judged(whole, require_time)], key=lambda pair: pair[0].line)
+    return table_of(file.columns, found, misspelled(path, file.columns))
+
+
+def table_of(
+    columns: tuple[str, ...], found: Sequence[tuple[Row, str]], notes: Iterable[Problem]
+) -> TraceTable:
+    """Judged rows as a table; notes: on its header."""
+    rows = tuple(row for row, reason in found if not reason)
+    aside = tuple(row for row, reason in found if reason)
+    reasons = tuple(Problem(row.file, row.line, reason) for row, reason in found if reason)
+    told = (Problem(row.file, row.line, text) for row in rows for text in remarks(row))
+    return TraceTable(columns, rows, aside, reasons, (*notes, *_strangers(rows), *told))
+
+
+def judged(rows: Sequence[Row], require_time: bool) -> Iterator[tuple[Row, str]]:
+    """Every row, in order, and why it cannot be used, "" when it can."""
+    reasons = [problems(row, require_time) for row in rows]
+    sound = _doubted([row for row, wrong in zip(rows, reasons, strict=True) if not wrong])
+    for row, why in zip(rows, reasons, strict=True):
+        yield (row, _reason(row, why)) if why else next(sound)
 
 
 def _doubted(rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
@@ -115,7 +124,7 @@ def _doubted(rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
             yield row._replace(found=tuple(found)) if found else row, ""
 
 
-def _misspelled(path: Path, header: Sequence[str]) -> Iterator[Problem]:
+def misspelled(path: Path, header: Sequence[str]) -> Iterator[Problem]:
     """A remark on each column that is not read, though it resembles one of the format."""
     for name, near in schema.misspelled(header).items():
         text = f"column {name!r} is none of the format, so it is not read; if it is {near}, "
@@ -139,12 +148,12 @@ def _strangers(rows: Sequence[Row]) -> Iterator[Problem]:
             )
 
 
-def _spelled(row: Row) -> Row:
+def spelled(row: Row) -> Row:
     """The row with words of the format as the format spells them, so that `Flash` is the same
-    measurement as `flash`."""
+    measurement as `flash`, and with the blank columns of its shape as the catalog has them."""
     words = (name for name in ("flag", *schema.OF_WORDS) if row.cells.get(name))
-    spelled = {name: schema.spelled(name, row.cells[name]) for name in words}
-    return row._replace(cells={**row.cells, **spelled})
+    said = {name: schema.spelled(name, row.cells[name]) for name in words}
+    return completed(row._replace(cells={**row.cells, **said}))
 
 
 def _reason(row: Row, wrong: Sequence[str]) -> str:

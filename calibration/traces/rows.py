@@ -28,7 +28,9 @@ class Labels(NamedTuple):
       accelerator, stack, source, model, flag, precision: text; of a file's chip the accelerator
       that it is like. peak_kind: what the peak counts, "" = not said. n_accel: devices [count].
       file, line: where the row stands. fingerprint: of what defines the measurement. group: rows
-      that must be held out together. assumptions: tuple of short texts.
+      that must be held out together. repeats: measurements that it stands for [count]. variance: of
+      ln t, by the scatter of these about their mean; 0 where that is not known
+      (`calibration.fleets`). assumptions: tuple of short texts.
     """
 
     step_time_s: np.ndarray
@@ -45,6 +47,8 @@ class Labels(NamedTuple):
     line: np.ndarray
     fingerprint: np.ndarray
     group: np.ndarray
+    repeats: np.ndarray
+    variance: np.ndarray
     assumptions: np.ndarray
 
 
@@ -117,6 +121,8 @@ NUMBERS: dict[str, Callable[[Row], float]] = {
     "peak_memory_bytes": lambda row: GIB * (row.number("peak_memory_gib") or np.nan),
     "n_accel": lambda row: row.known("n_accel"),
     "line": lambda row: row.line,
+    "repeats": lambda row: 1,
+    "variance": lambda row: 0.0,
 }
 """Labels that are numbers, each of a row."""
 

@@ -60,7 +60,8 @@ class Rows(NamedTuple):
         `[row, C]`. design: by all parameters,
         `[row, (1 + M) C]`. prior: G, `[row, row]`. before: ratio at the prior mean, to first order
         `[row]`.
-      weight: of each row in the information, W `[row]`. noise: scale by stack `[S]`.
+      weight: of each row in the information, W `[row]`. noise: scale by stack `[S]`. variance: of
+        the row's own measurements (`ratios.Data.variance`).
     """
 
     ratio: np.ndarray
@@ -70,6 +71,7 @@ class Rows(NamedTuple):
     before: np.ndarray
     weight: np.ndarray
     noise: np.ndarray
+    variance: np.ndarray
 
 
 def open_ratios(prior: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -103,34 +105,39 @@ def expected_noise(
     that makes the expected weighted misfit
     `Σ w [ln s + ½ u (r² + v) / s²]` and the prior of ln s least, with u = ν + 1 over ν + (r² + v) /
     s². What rows leave open of ln s, a variance V, widens the scale by exp V, to the root of the
-    expected s². No scale falls below the floor of the fit.
+    expected s². No scale falls below the floor of the fit. A row whose own measurements leave it
+    open by a variance v has the scale √(s² + v), and says less of s.
     """
     scale, index = np.maximum(noise.fitted, 0.5 * noise.median), noise.stack_of
-    weight = own * student_weight(rows.ratio**2, scale[index], freedom)
-    counts = np.bincount(index, own, len(scale))
+    each = pooling.row_scale(scale, index, rows.variance)
+    weight = own * student_weight(rows.ratio**2, each, freedom)
     for _ in range(ROUNDS):
+        share = own * (scale[index] / each) ** 2
+        counts = np.bincount(index, share, len(scale))
         ratio, variance = _expected(rows, weight)
         square = ratio**2 + variance
         spread = np.bincount(
             index,
-            own * scale[index] ** 2 * square * student_weight(square, scale[index], freedom),
+            share * scale[index] ** 2 * square * student_weight(square, each, freedom),
             len(scale),
         )
         found = np.maximum(_scale(counts, spread, noise.median, scale), noise.floor)
         done = np.abs(np.log(found / scale)).max() < CLOSE
-        scale = found
-        weight = own * student_weight(square, scale[index], freedom)
+        scale, each = found, pooling.row_scale(found, index, rows.variance)
+        weight = own * student_weight(square, each, freedom)
         if done:
             break
     # of each stack's rows the coefficients take as many as their leverage: the others say how sure
     # ln s is
-    left = own * (1.0 - np.minimum(_expected(rows, weight)[1] * weight, 1.0))
+    left = own * (scale[index] / each) ** 2
+    left *= 1.0 - np.minimum(_expected(rows, weight)[1] * weight, 1.0)
     known = (
         2.0 * freedom / (freedom + 3.0) * np.bincount(index, left, len(scale))
         + 1.0 / pooling.NOISE_WIDTH**2
     )
     scale = scale * np.exp(1.0 / known)
-    return scale, own * student_weight(square, scale[index], freedom)
+    each = pooling.row_scale(scale, index, rows.variance)
+    return scale, own * student_weight(square, each, freedom)
 
 
 def _factored(prior: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -228,7 +235,8 @@ def narrowing(
     """
     rows, _ = _linearised(p, prior, data, groups)
     fitted = np.asarray(pooling.noise_scale(p, prior))
-    root = np.sqrt(rows.weight * student_weight(rows.ratio**2, fitted[groups.stack_of], freedom))
+    scale = pooling.row_scale(fitted, groups.stack_of, rows.variance)
+    root = np.sqrt(rows.weight * student_weight(rows.ratio**2, scale, freedom))
     return 0.5 * float(np.linalg.slogdet(np.eye(len(root)) + root[:, None] * rows.prior * root)[1])
 
 
@@ -245,7 +253,9 @@ def _linearised(p: Parameters, prior: Prior, data: Data, groups: Groups) -> tupl
     between = (
         row_space.covariance(slope, prior, data.of) if prior.mixing is None else design @ design.T
     )
-    return Rows(ratio, slope, design, between, before, data.weight, np.asarray(prior.noise)), cells
+    noise = np.asarray(prior.noise)
+    found = Rows(ratio, slope, design, between, before, data.weight, noise, data.variance)
+    return found, cells
 
 
 def _at_fit(
@@ -254,7 +264,8 @@ def _at_fit(
     """Standard deviations of center and offsets `[1 + M, C]`, and the center's covariance `[C, C]`,
     at the fitted noise."""
     fitted = np.asarray(pooling.noise_scale(p, prior))
-    weight = rows.weight * student_weight(rows.ratio**2, fitted[groups.stack_of], freedom)
+    scale = pooling.row_scale(fitted, groups.stack_of, rows.variance)
+    weight = rows.weight * student_weight(rows.ratio**2, scale, freedom)
     return _parameters(rows.design, rows.prior, weight, np.shape(prior.center)[0], prior.mixing)
 
 

@@ -81,7 +81,7 @@ def posterior(rows: Cases, base: Profile) -> Posterior:
         z = coefficients(x[:size])[of].T
         r = log_time(data.system, data.model, data.plan, z) - measured
         own = noise * jnp.exp(pooling.NOISE_WIDTH * x[size:])  # as `pooling.noise_scale`
-        s = jnp.sqrt(prior.noise_floor**2 + own**2)[stack_of]
+        s = jnp.sqrt((prior.noise_floor**2 + own**2)[stack_of] + data.variance)
         misfit = jnp.log(s) + 0.5 * (FREEDOM + 1.0) * jnp.log1p((r / s) ** 2 / FREEDOM)
         return -(weight * misfit).sum() - 0.5 * (x**2).sum()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.compiled import ready, use_one_thread_for_matrices
-from dmodel.cli.options import Json, ProfileOption, Strict, TraceFiles
+from dmodel.cli.options import Json, ProfileOption, Strict, Together, TraceFiles
 from dmodel.cli.output import Document, deliver, percent, say, show_lines, show_table, stop
 
 if TYPE_CHECKING:
@@ -20,20 +20,28 @@ if TYPE_CHECKING:
 def command(
     traces: TraceFiles = None,
     profile: ProfileOption = None,
+    together: Together = None,
     strict: Strict = False,
     json: Json = False,
 ) -> None:
     """Compare predicted with measured step times; without files, on the shipped published table, a
     fifth of which the profile `held-out` was not fitted on."""
     use_one_thread_for_matrices()
+    from calibration.same import published_cases
+    from calibration.traces import to_cases
+    from dmodel.cli.fleet import by_configuration, evaluate_fleet
     from dmodel.cli.rows import faults, report_problems
     from dmodel.profiles import EVIDENCE
 
     ready()
+    if traces and by_configuration(traces, together):
+        evaluate_fleet(traces, profile, strict, json)
+        return
     table = table_of(traces)
     report_problems(table)
-    table, document = _document(table, profile if profile or traces else EVIDENCE, not traces)
-    deliver(document, json, _show)
+    cases = to_cases(table) if traces else published_cases()
+    table, _, document = judged(table, cases, profile if profile or traces else EVIDENCE)
+    deliver(document, json, show)
     if strict and (wrong := faults(table)):
         say(f"dmodel: {wrong} (--strict)")
         stop(1)
@@ -46,27 +54,26 @@ def table_of(traces: list[Path] | None) -> TraceTable:
     return read(list(traces)) if traces else published()
 
 
-def _document(table: TraceTable, profile: str | None, shipped: bool) -> tuple[TraceTable, Document]:
-    """The table as far as its predictions are numbers, and what is to be said of it."""
+def judged(
+    table: TraceTable, cases: Cases, profile: str | None
+) -> tuple[TraceTable, Predictions, Document]:
+    """The table as far as its predictions are numbers, these, and what is to be said of it."""
     from calibration.evaluate import evaluate
     from calibration.predict import assign, predict
-    from calibration.same import published_cases
-    from calibration.traces import to_cases
     from dmodel import profiles
     from dmodel.cli.noticed import noticed, say_noticed
     from dmodel.cli.rows import errors_by_source, finite, reasons, say_profiles
 
-    cases = published_cases() if shipped else to_cases(table)
     base = None if profile is None else profiles.load(profile)
     table, cases, found = finite(table, cases, predict(cases, base))
     say_profiles(found.profile, found.reason)
     seen = noticed(table, cases, found.step_time_s, found.profile)
     say_noticed(seen, table)
     fitted, doubtful = _fitted(cases, assign(cases, base)[0])
-    judged = evaluate(cases, found.step_time_s, fitted)
+    errors = evaluate(cases, found.step_time_s, fitted)
     document = {
         "rows_read": table.total,
-        "rows_used": len(cases),
+        "rows_used": int(cases.labels.repeats.sum()),
         "set_aside": [p._asdict() for p in table.problems],
         "reasons": reasons(table),
         **seen,
@@ -74,7 +81,7 @@ def _document(table: TraceTable, profile: str | None, shipped: bool) -> tuple[Tr
         "profiles": {name: found.profile.count(name) for name in dict.fromkeys(found.profile)},
         **with_coverage(
             with_memory(
-                with_choosing(errors_by_source(judged), cases, found.step_time_s),
+                with_choosing(errors_by_source(errors), cases, found.step_time_s),
                 cases,
                 found.memory_bytes,
             ),
@@ -84,7 +91,7 @@ def _document(table: TraceTable, profile: str | None, shipped: bool) -> tuple[Tr
         ),
         "dense_16_bit_gpu_without_flags": headline(cases, found.step_time_s, fitted),
     }
-    return table, document
+    return table, found, document
 
 
 def _fitted(cases: Cases, used: list[Profile]) -> tuple[np.ndarray, int]:
@@ -267,7 +274,8 @@ def show_memory(lines: list[Document]) -> None:
         show_table(title, ("source", "rows", "median", "mean", "p90", "max", "bias"), rows)
 
 
-def _show(d: dict[str, Any]) -> None:
+def show(d: dict[str, Any]) -> None:
+    """The document of `judged` for people."""
     from dmodel.cli.rows import show_errors
 
     lines = [*d["by_source"].values(), d["overall"]]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dmodel.cli.compiled import ready, use_one_thread_for_matrices
-from dmodel.cli.options import Json, Seed, Strict, takes
+from dmodel.cli.options import Json, Seed, Strict, Together, takes
 from dmodel.cli.output import (
     Document,
     check_apart,
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
 
 Traces = Annotated[
     list[Path],
-    typer.Argument(metavar="TRACES.csv…", help="Measured configurations, CSV or Parquet."),
+    typer.Argument(
+        metavar="TRACES.csv…",
+        help="Measured configurations, CSV or Parquet, or folders of them.",
+    ),
 ]
 Base = Annotated[
     str | None,
@@ -69,6 +73,15 @@ Implausible = Annotated[
 ]
 
 
+Drift = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE",
+        help="What coefficients of known stacks may have changed by since BASE was fitted.",
+    ),
+]
+
+
 STACKS = 4
 """Stacks that the closing lines name at most; the document has all."""
 
@@ -82,6 +95,8 @@ def command(
     seed: Seed = 0,
     hold_out: HoldOut = 0.0,
     implausible: Implausible = False,
+    drift: Drift = 0.0,
+    together: Together = None,
     strict: Strict = False,
     json: Json = False,
     spread: Spread,
@@ -91,46 +106,57 @@ def command(
     if not 0.0 <= hold_out < 1.0:
         raise InputError(f"--hold-out: expected a share from 0 to below 1, got {hold_out}")
     check_spread(spread)
+    if not 0.0 <= drift <= 1.0:
+        raise InputError(f"--drift: expected a share from 0 to 1, got {drift}")
     check_apart(out, *traces)
     _check_writable(out)
     use_one_thread_for_matrices()
     ready()
-    table = _rows(traces, strict, seed, json)
+    rows = _rows(traces, together, strict, seed, json)
     with computing(spread) as executor:
-        _fit(table, out, profile, seed, hold_out, implausible, json, executor)
+        _fit(*rows, out, profile, seed, hold_out, implausible, drift, json, executor)
 
 
-def _rows(traces: list[Path], strict: bool, seed: int, json: bool) -> TraceTable:
-    """The rows of the files; what cannot be used is said, and ends the command where it is asked to
-    be strict."""
-    from calibration.traces import read
+def _rows(
+    traces: list[Path], together: bool | None, strict: bool, seed: int, json: bool
+) -> tuple[TraceTable, Cases, Document]:
+    """The rows of the files, as cases too, and what is to be said of repeats; what cannot be used
+    is said, and ends the command where it is asked to be strict."""
+    from calibration.traces import read, to_cases
+    from dmodel.cli.fleet import by_configuration, read_fleet, told
     from dmodel.cli.rows import faults, report_problems
 
-    table = read(traces)
-    report_problems(table)
+    if by_configuration(traces, together):
+        fleet = read_fleet(traces)
+        table, cases, about = fleet.table, fleet.cases, told(fleet)
+    else:
+        table, about = read(traces), {}
+        cases = partial(to_cases, table)
+        report_problems(table)
     if strict and faults(table):
-        _refuse(table, seed, json)
-    return table
+        _refuse(table, about, seed, json)
+    return table, cases(), about
 
 
 def _fit(
     table: TraceTable,
+    cases: Cases,
+    about: Document,
     out: Path,
     profile: str | None,
     seed: int,
     hold_out: float,
     implausible: bool,
+    drift: float,
     json: bool,
     executor: Executor | None,
 ) -> None:
     from calibration.predict import predict
-    from calibration.traces import to_cases
     from calibration.weights import believed
     from dmodel import profiles
     from dmodel.cli.noticed import noticed, say_noticed
     from dmodel.cli.rows import finite
 
-    cases = to_cases(table)
     base, reason = base_for(cases, profile)
     say(f"starting from profile {base.name}: {reason}")
     table, cases, found = finite(table, cases, predict(cases, base.certain))
@@ -139,7 +165,8 @@ def _fit(
     say_noticed(seen, table)
     cases = believed(cases) if implausible else cases
     started = time.perf_counter()
-    fitted = fit_with_bar(cases, base, seed, held_out, out.stem, executor=executor)
+    how = {"drift": drift, "executor": executor}
+    fitted = fit_with_bar(cases, base, seed, held_out, out.stem, **how)
     profiles.save(fitted, out)
     say(f"wrote {out}: {fitted.description}")
     document = {
@@ -152,11 +179,12 @@ def _fit(
         "held_out": judged_on,
         **summary(table, cases, fitted),
         **seen,
+        **about,
     }
     deliver(document, json, _show)
 
 
-def _refuse(table: TraceTable, seed: int, json: bool) -> None:
+def _refuse(table: TraceTable, about: Document, seed: int, json: bool) -> None:
     """End with 1 and the reasons, as a document where one was asked for. This is for
     rows that cannot be used, where `--strict` fits all or none."""
     from dmodel.cli.rows import aside_by_source, faults, reasons, show_reasons
@@ -173,6 +201,7 @@ def _refuse(table: TraceTable, seed: int, json: bool) -> None:
         "set_aside_by_source": aside_by_source(table),
         "reasons": reasons(table),
         "notes": [p._asdict() for p in table.notes],
+        **about,
     }
     deliver(document, json, lambda d: show_reasons(d["reasons"]))
     say(f"dmodel: {said}")
@@ -304,8 +333,8 @@ def summary(table: TraceTable, cases: Cases, fitted: Profile) -> Document:
     coefficients = fitted.describe()
     return {
         "rows_read": table.total,
-        "rows_used": len(cases),
-        "rows_fitted": int(used.sum()),
+        "rows_used": int(cases.labels.repeats.sum()),
+        "rows_fitted": int(cases.labels.repeats[used].sum()),
         "set_aside": [p._asdict() for p in table.problems],
         "set_aside_by_source": aside_by_source(table),
         "reasons": reasons(table),

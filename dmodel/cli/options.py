@@ -27,7 +27,20 @@ ProfileOption = Annotated[
 ]
 TraceFiles = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="TRACES.csv…", help="Measured configurations, CSV or Parquet."),
+    typer.Argument(
+        metavar="TRACES.csv…",
+        help="Measured configurations, CSV or Parquet, or folders of them.",
+    ),
+]
+Together = Annotated[
+    bool | None,
+    typer.Option(
+        "--configurations/--rows",
+        help=(
+            "Judge repeats of a configuration together, or every row; default: together in folders "
+            "and from 10,000 rows on."
+        ),
+    ),
 ]
 
 Seed = Annotated[

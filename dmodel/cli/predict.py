@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dmodel.cli.compiled import ready, use_one_thread_for_matrices
-from dmodel.cli.options import Degrees, Job, Json, Strict, takes
+from dmodel.cli.options import Degrees, Job, Json, Strict, Together, takes
 from dmodel.cli.output import (
     Document,
     check_apart,
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 Traces = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[TRACES.csv]", help="Rows to predict, CSV or Parquet; without it, one plan."
+        metavar="[TRACES.csv]",
+        help="Rows to predict, CSV, Parquet or a folder; without it, one plan.",
     ),
 ]
 Out = Annotated[
@@ -98,6 +99,7 @@ def command(
     anyway: Anyway = False,
     against: Against = None,
     out: Out = None,
+    together: Together = None,
     strict: Strict = False,
     json: Json = False,
     job: Job,
@@ -110,9 +112,10 @@ def command(
         if out is not None:
             raise InputError(
                 "--out goes with a trace file: dmodel predict TRACES.csv --out PRED.csv; for "
-                "one "
-                "plan, use --json"
+                "one plan, use --json"
             )
+        if together is not None:
+            raise InputError("--configurations and --rows go with a trace file")
         check_amount(amount, terms)
         check_positive("--peak", peak)
         job = job._replace(settings=priced(job.settings, terms))
@@ -134,7 +137,7 @@ def command(
                 raise InputError(f"{option} is about one plan; leave it out, or the trace file")
         _refuse_plan_options(job, degrees, amount, terms)
         check_apart(out, traces)
-        _rows(traces, job.profile, out, strict, json)
+        _rows(traces, job.profile, out, together, strict, json)
 
 
 def _one_plan(
@@ -234,16 +237,22 @@ def _given(record: Job | Degrees | Amount | Terms) -> list[str]:
     return [name for name, value in record._asdict().items() if value != default[name]]
 
 
-def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json: bool) -> None:
+def _rows(
+    path: Path, profile: str | None, out: Path | None, how: bool | None, strict: bool, json: bool
+) -> None:
     use_one_thread_for_matrices()
-    from calibration.traces import read, write
+    from calibration.traces import read, to_cases, write
+    from dmodel.cli.fleet import by_configuration, predict_fleet
     from dmodel.cli.noticed import say_doubted, say_notes
     from dmodel.cli.rows import faults, predicted, report_problems
 
     ready()
+    if by_configuration([path], how):
+        predict_fleet(path, profile, out, strict, json)
+        return
     table = read(path, require_time=False)
     report_problems(table)
-    table, cases, found, columns = predicted(table, profile)
+    table, cases, found, columns = predicted(table, to_cases(table), profile)
     doubted = [p._asdict() for p in table.doubts]
     say_doubted(doubted, table)
     say_notes([note._asdict() for note in table.notes])
@@ -263,14 +272,14 @@ def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json:
         "notes": [p._asdict() for p in table.notes],
         "does_not_fit": int((headroom < 0.0).sum()),
         "mfu_convention": found.convention,
-        "rows": _row_documents(table, cases, columns),
+        "rows": row_documents(table, cases, columns),
     }
-    deliver(document, json, _show_rows)
+    deliver(document, json, show_rows)
     if strict:
-        _stop_where_wrong(faults(table), document["does_not_fit"])
+        stop_where_wrong(faults(table), document["does_not_fit"])
 
 
-def _stop_where_wrong(found: str, too_large: int) -> None:
+def stop_where_wrong(found: str, too_large: int) -> None:
     """Exit code 1 where rows are wrong (`found` says how), or plans too large."""
     wrong = [found, f"{too_large} plans that do not fit" if too_large else ""]
     if any(wrong):
@@ -286,7 +295,7 @@ def _texts(columns: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
     }
 
 
-def _row_documents(table: TraceTable, cases: Any, columns: dict[str, np.ndarray]) -> list[Document]:
+def row_documents(table: TraceTable, cases: Any, columns: dict[str, np.ndarray]) -> list[Document]:
     """One record per usable row; a time that was not measured is null, and so is the reason of a
     row that can be believed."""
     import numpy as np
@@ -349,7 +358,8 @@ def _cells(row: Document) -> tuple[object, ...]:
     )
 
 
-def _show_rows(d: Document) -> None:
+def show_rows(d: Document) -> None:
+    """The document of some predicted rows for people."""
     rows = [_cells(row) for row in d["rows"][:SHOWN]]
     header = (
         "line",
@@ -373,8 +383,7 @@ def _show_rows(d: Document) -> None:
     )
     if len(d["rows"]) > SHOWN:
         show_lines(
-            f"… and {len(d['rows']) - SHOWN} rows more; --out PRED.csv writes all, --json "
-            "prints "
+            f"… and {len(d['rows']) - SHOWN} rows more; --out PRED.csv writes all, --json prints "
             "all."
         )
     for p in d["implausible"]:

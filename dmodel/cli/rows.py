@@ -4,7 +4,7 @@ tables."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.output import Document, percent, say, show_table
@@ -54,16 +54,14 @@ def say_profiles(names: Sequence[str], why: Sequence[str]) -> None:
 
 
 def predicted(
-    table: TraceTable, profile: str | None
+    table: TraceTable, cases: Cases, profile: str | None
 ) -> tuple[TraceTable, Cases, Predictions, dict[str, Any]]:
     """The table as far as its predictions are numbers, cases of its usable rows, their predictions,
     and the predictions as columns of a trace file."""
     from calibration.predict import predict
-    from calibration.traces import to_cases
     from dmodel import profiles
     from dmodel.breakdown import TERMS
 
-    cases = to_cases(table)
     found = predict(cases, None if profile is None else profiles.load(profile))
     table, cases, found = finite(table, cases, found)
     say_profiles(found.profile, found.reason)
@@ -184,21 +182,33 @@ def _cells(errors: Document | None) -> list[str]:
     ]
 
 
-def aside_by_source(table: TraceTable) -> dict[str, int]:
-    """Rows set aside by their source."""
-    return dict(Counter(row.text("source") or row.stack for row in table.aside))
+def aside_by_source(table: TraceTable, rows: Iterable[int] | None = None) -> dict[str, int]:
+    """Rows set aside by their source; rows: that each of them stands for."""
+    found: Counter[str] = Counter()
+    for row, count in zip(table.aside, rows or [1] * len(table.aside), strict=True):
+        found[row.text("source") or row.stack] += count
+    return dict(found)
 
 
-def reasons(table: TraceTable) -> list[Document]:
+def reasons(table: TraceTable, rows: Iterable[int] | None = None) -> list[Document]:
     """Why rows were set aside, most frequent first, with one example each. Numbers of single rows
-    are blurred to group them."""
+    are blurred to group them.
+
+    Args:
+      rows: that each row set aside stands for; None = one.
+    """
     import re
 
     groups: dict[str, list[Any]] = {}
-    for problem in table.problems:
-        groups.setdefault(re.sub(r"'[^']*'|\b\d[\d.]*\b", "…", problem.reason), []).append(problem)
+    for problem, count in zip(table.problems, rows or [1] * len(table.problems), strict=True):
+        kind = re.sub(r"'[^']*'|\b\d[\d.]*\b", "…", problem.reason)
+        groups.setdefault(kind, []).append((problem, count))
     found = [
-        {"reason": p[0].reason, "rows": len(p), "example": f"{p[0].file}:{p[0].line}"}
+        {
+            "reason": p[0][0].reason,
+            "rows": sum(count for _, count in p),
+            "example": f"{p[0][0].file}:{p[0][0].line}",
+        }
         for p in groups.values()
     ]
     return sorted(found, key=lambda d: -d["rows"])
