@@ -10,26 +10,6 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 os.environ["PYTHONPATH"] = str(HERE.parent)
 os.environ["COLUMNS"] = "104"  # width of tables that commands print
-os.environ["IPYTHONDIR"] = str(HERE.parent / "out" / "ipython")
-
-STARTUP = """
-shell, plain = get_ipython(), get_ipython().system
-
-
-def system(command):
-    plain(command)
-    code = shell.user_ns.get("_exit_code", 0)
-    if code not in (0, 1):
-        raise RuntimeError(f"{command}: exit code {code}")
-
-
-shell.system = system
-"""
-"""What a notebook's kernel runs first: a command that fails ends the build (1 is an answer)."""
-
-place = Path(os.environ["IPYTHONDIR"]) / "profile_default" / "startup"
-place.mkdir(parents=True, exist_ok=True)
-(place / "commands_must_work.py").write_text(STARTUP, encoding="utf-8")
 
 import generate  # noqa: E402
 

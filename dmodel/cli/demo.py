@@ -292,7 +292,7 @@ def _question(cases: Cases, fitted: Profile) -> Asked:
 def _design(asked: Asked) -> tuple[Document, Plan]:
     """The exact search and two usual plans side by side, and the best plan."""
     from dmodel.cli.design_doubt import add_intervals
-    from dmodel.cli.design_plan import bar, found_document, search, stated_of
+    from dmodel.cli.design_plan import bar, found_document, near_published, search, stated_of
     from dmodel.cli.design_risk import memory_limit
     from dmodel.design import Limits
     from dmodel.searching import RISK, usable
@@ -303,6 +303,7 @@ def _design(asked: Asked) -> tuple[Document, Plan]:
     document = found_document(asked, found, assumed)
     document["memory_limit"] = memory_limit(RISK, asked, found)
     add_intervals(asked, stated_of(asked, "flash", "usual", limits, "time"), found, document)
+    document["published"] = near_published(asked, document)
     document["question"] = QUESTION
     document["coefficients"] = (
         f"of the profile fitted above, for {asked.accelerator} and the stack "

@@ -74,13 +74,13 @@ def answered(job: DesignJob, asked: Asked, ways: Any, terms: Terms) -> tuple[Doc
     if doubt and found.exact:
         document |= _doubted(job, asked, ways, (found, limits), document)
     _add_runs(run, asked, document)
-    document["published"] = _published(asked, document)
+    document["published"] = near_published(asked, document)
     if found.best is not None:
         add_sense(document, asked, float(found.best.mfu), None if run is None else run.tokens)
     return document, None if found.best is None else found.best.plan
 
 
-def _published(asked: Asked, document: Document) -> Document | None:
+def near_published(asked: Asked, document: Document) -> Document | None:
     """The published run nearest to the best plans."""
     plans = document["exact"] or [p for p in [document.get("gradient")] if p]
     said = (asked.question.columns, asked.model)
