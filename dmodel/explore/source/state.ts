@@ -18,8 +18,8 @@ export const VIEWS = ["tokens", "measured", "unit", "axis", "shown"];
 export type State = Table<string>;
 
 export const FIRST: State = {
-  model: "llama-3-405b", accelerator: "H100-80GB", stack: "megatron-lm", precision: "bf16",
-  recompute: "", n_accel: "16384", tp: "8", pp: "16", cp: "1", ep: "", interleave: "",
+  model: "llama-3-405b", accelerator: "H100-80GB", stack: "", precision: "bf16",
+  recompute: "", n_accel: "16384", tp: "8", pp: "16", cp: "1", ep: "", interleave: "8",
   micro_batch: "1", zero_stage: "", global_batch: "2048", seq_len: "8192", tokens: "15.6e12",
 };
 
@@ -27,11 +27,11 @@ export const PRESETS: Table<State> = {
   "Llama 3 405B on 16,384 H100": FIRST,
   "DeepSeek-V3 on 2,048 H800": {
     ...FIRST, model: "deepseek-v3", accelerator: "H800", n_accel: "2048", tp: "1", pp: "16",
-    ep: "64", precision: "fp8", global_batch: "15360", seq_len: "4096", tokens: "14.8e12",
+    interleave: "", ep: "64", precision: "fp8", global_batch: "15360", seq_len: "4096", tokens: "14.8e12",
   },
   "GPT-3 on 1,024 A100": {
-    ...FIRST, model: "gpt-3-175b", accelerator: "A100-80GB", n_accel: "1024", tp: "8", pp: "8",
-    global_batch: "1536", seq_len: "2048", tokens: "300e9",
+    ...FIRST, model: "gpt-3-175b", accelerator: "A100-80GB", n_accel: "1024",
+    stack: "megatron-2021", interleave: "6", recompute: "full", global_batch: "1536", seq_len: "2048", tokens: "300e9",
   },
 };
 
