@@ -40,7 +40,7 @@ browser: $(VENV)/.dev ## add what tests of the explorer's page need: Chromium, N
 	$(INSTALL) -c constraints.txt -e '.[cli,dev,browser]'
 
 test: $(VENV)/.dev ## quick tests, two at a time; says which it skips
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" -rs
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" -rfEs
 
 test-all: $(VENV)/.dev ## all tests, the slow ones too
 	$(BIN)/python -m pytest -n 2 --dist loadfile

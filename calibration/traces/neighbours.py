@@ -194,6 +194,7 @@ def compact() -> dict[str, Any]:
         "sizes": SIZES,
         "words": WORDS,
         "blank": BLANK,
+        "ones": ONE,
         "numbers": columns | {"step_time_s": times},
         "texts": {name: _coded([row.text(name) for row in whole]) for name in (*WORDS, *TOLD)},
     }

@@ -96,6 +96,8 @@ def _search() -> Document:
         "zero": list(usual.zero),
         "recompute": list(usual.recompute or ()),
         "schedules": list(usual.schedules),
+        "degrees": list(usual.degrees),
+        "uneven": usual.uneven,
         "sp": list(usual.sp),
         "risk": RISK,
         "deviations": NormalDist().inv_cdf(RISK),

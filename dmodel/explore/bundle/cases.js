@@ -2085,18 +2085,23 @@ var Space = class {
   degrees() {
     const found = [];
     for (const tp of divisors(this.devices)) {
-      if (!this.heads(tp) || !this.sp(tp, 1).length) continue;
-      for (const cp of this.choices.cp ? divisors(this.devices / tp) : [1]) {
+      if (!this.has("tp", tp) || !this.heads(tp) || !this.sp(tp, 1).length) continue;
+      for (const cp of divisors(this.devices / tp)) {
+        if (!this.has("cp", cp)) continue;
         if (this.length % cp || !this.sp(tp, cp).length) continue;
         for (const pp of divisors(this.devices / (tp * cp))) {
           const dp = this.devices / (tp * cp * pp);
-          if (shortBy(this.layers, pp, 1) || this.batch % dp) continue;
+          if (!this.has("pp", pp) || !this.stages(pp)[1].includes(1) || this.batch % dp) continue;
           for (const ep of divisors(this.experts))
-            if (dp * tp * cp % ep === 0) found.push({ dp, tp, cp, pp, ep });
+            if (this.has("ep", ep) && dp * tp * cp % ep === 0) found.push({ dp, tp, cp, pp, ep });
         }
       }
     }
     return found;
+  }
+  /** Whether the stack has a degree, or is not asked for it. */
+  has(name, degree) {
+    return degree === 1 || this.choices.degrees.includes(name);
   }
   sp(tp, cp) {
     if (tp === 1) return [0];
@@ -2118,7 +2123,8 @@ var Space = class {
       const { layers: layers2 } = this;
       const most = Math.trunc(held({ layers: layers2, pp, interleave: 1, further: 0 })[0]);
       const chunks = Array.from({ length: most }, (_, i) => i + 1);
-      this.stagesOf.set(pp, [most, chunks.filter((v) => shortBy(layers2, pp, v) === 0)]);
+      const even2 = (v) => this.choices.uneven || layers2 % (pp * v) === 0;
+      this.stagesOf.set(pp, [most, chunks.filter((v) => shortBy(layers2, pp, v) === 0 && even2(v))]);
     }
     return this.stagesOf.get(pp);
   }
@@ -2285,7 +2291,8 @@ var Search = class {
     return {
       zero: [...taken2].sort((a, b) => a - b),
       schedules: schedules.length ? schedules : known2,
-      cp: runs.cp ?? true
+      degrees: search.degrees.filter((name) => (runs.degrees ?? search.degrees).includes(name)),
+      uneven: runs.uneven ?? search.uneven
     };
   }
   program(built, base, spread) {

@@ -10,7 +10,9 @@ export interface Fact {
   source: string; date: string; says?: string;
 }
 /** What a search may propose for a stack. */
-export interface Runs { zero?: number[]; schedules?: string[]; cp?: boolean }
+export interface Runs {
+  zero?: number[]; schedules?: string[]; degrees?: string[]; uneven?: boolean;
+}
 export interface File {
   id: string; about: string; lineage: string; emits: string; extends: string[];
   members: string[]; aliases: string[]; fact: Fact[]; runs: Runs;
@@ -36,7 +38,8 @@ export interface Data {
 }
 /** What a search over layouts varies, and what facts may ask of a layout. */
 export interface Searching {
-  zero: number[]; recompute: number[]; schedules: string[]; sp: number[]; risk: number;
+  zero: number[]; recompute: number[]; schedules: string[]; degrees: string[]; uneven: boolean;
+  sp: number[]; risk: number;
   deviations: number; digits: number; plainness: string[]; open: string[]; neutral: string[];
   asked: string[]; inputs: Table<string[]>; meant: string[];
 }

@@ -4,7 +4,7 @@ import type { Catalog, Table } from "./catalog";
 
 /** Rows column by column: words of a column once, and their places. */
 export interface Published {
-  sizes: Table<number>; words: Table<number>; blank: number;
+  sizes: Table<number>; words: Table<number>; blank: number; ones: string[];
   numbers: Table<(number | null)[]>; texts: Table<{ words: string[]; at: number[] }>;
 }
 export interface Neighbour {
@@ -13,7 +13,6 @@ export interface Neighbour {
   license: string; numbers: Table<number | null>;
 }
 
-const DEGREES = ["tp", "pp", "cp", "ep", "n_experts"];
 const SHOWN = ["tp", "cp", "ep", "pp", "dp", "interleave", "micro_batch", "global_batch"];
 
 type Columns = Table<number | string | undefined>;
@@ -25,7 +24,7 @@ export function neighbours(of: Published, catalog: Catalog, columns: Columns, co
   const generation = catalog.generation(chip), found: Neighbour[] = [];
   const text = (name: string, i: number) => of.texts[name].words[of.texts[name].at[i]];
   const size = (name: string, value: unknown) =>
-    value === null || value === undefined || value === "" ? (DEGREES.includes(name) ? 1 : null) : Math.max(Number(value), 1e-9);
+    value === null || value === undefined || value === "" ? (of.ones.includes(name) ? 1 : null) : Math.max(Number(value), 1e-9);
   const word = (name: string, value: unknown) => {
     const low = String(value ?? "").toLowerCase();
     if (name === "stack") return low ? catalog.stack(low).basis : "";

@@ -91,7 +91,8 @@ export class Search {
     const schedules = search.schedules.filter((name) => known.includes(name));
     return {
       zero: [...taken].sort((a, b) => a - b), schedules: schedules.length ? schedules : known,
-      cp: runs.cp ?? true,
+      degrees: search.degrees.filter((name) => (runs.degrees ?? search.degrees).includes(name)),
+      uneven: runs.uneven ?? search.uneven,
     };
   }
 

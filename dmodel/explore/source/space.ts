@@ -11,7 +11,9 @@ export interface Options {
   runs: [number, number][]; recompute: [number, number][]; sharding: [number, number, number][];
   sp: number[];
 }
-export interface Choices { zero: number[]; schedules: string[]; cp: boolean }
+export interface Choices {
+  zero: number[]; schedules: string[]; degrees: string[]; uneven: boolean;
+}
 type Counted = (built: Built, mark: "split" | "copied") => number[];
 
 const known = new Map<number, number[]>();
@@ -61,18 +63,24 @@ export class Space {
   degrees(): Degrees[] {
     const found: Degrees[] = [];
     for (const tp of divisors(this.devices)) {
-      if (!this.heads(tp) || !this.sp(tp, 1).length) continue;
-      for (const cp of this.choices.cp ? divisors(this.devices / tp) : [1]) {
+      if (!this.has("tp", tp) || !this.heads(tp) || !this.sp(tp, 1).length) continue;
+      for (const cp of divisors(this.devices / tp)) {
+        if (!this.has("cp", cp)) continue;
         if (this.length % cp || !this.sp(tp, cp).length) continue;
         for (const pp of divisors(this.devices / (tp * cp))) {
           const dp = this.devices / (tp * cp * pp);
-          if (shortBy(this.layers, pp, 1) || this.batch % dp) continue;
+          if (!this.has("pp", pp) || !this.stages(pp)[1].includes(1) || this.batch % dp) continue;
           for (const ep of divisors(this.experts))
-            if ((dp * tp * cp) % ep === 0) found.push({ dp, tp, cp, pp, ep });
+            if (this.has("ep", ep) && (dp * tp * cp) % ep === 0) found.push({ dp, tp, cp, pp, ep });
         }
       }
     }
     return found;
+  }
+
+  /** Whether the stack has a degree, or is not asked for it. */
+  private has(name: string, degree: number): boolean {
+    return degree === 1 || this.choices.degrees.includes(name);
   }
 
   private sp(tp: number, cp: number): number[] {
@@ -95,7 +103,8 @@ export class Space {
       const { layers } = this;
       const most = Math.trunc(held({ layers, pp, interleave: 1, further: 0 })[0]);
       const chunks = Array.from({ length: most }, (_, i) => i + 1);
-      this.stagesOf.set(pp, [most, chunks.filter((v) => shortBy(layers, pp, v) === 0)]);
+      const even = (v: number) => this.choices.uneven || layers % (pp * v) === 0;
+      this.stagesOf.set(pp, [most, chunks.filter((v) => shortBy(layers, pp, v) === 0 && even(v))]);
     }
     return this.stagesOf.get(pp)!;
   }
