@@ -88,9 +88,7 @@ def _show_causes(d: Document) -> None:
         (c["title"], percent(c["probability"], 0), _signed(c["seconds"]), c["says"]) for c in shown
     ]
     header = ("why", "probability", "explains", "how much")
-    show_table(
-        "Causes, each evaluated alone", header, rows, right="probability|explains"
-    )
+    show_table("Causes, each evaluated alone", header, rows, right="probability|explains")
     if away:
         names = ", ".join(f"{c['name']} {percent(c['probability'], 0)}" for c in away)
         show_lines(f"Possible too, though alone each has the opposite effect: {names}.", "")
