@@ -92,7 +92,7 @@ def _file_trouble(error: OSError) -> str:
     """
     if error.errno in FULL:
         why = (error.strerror or "the output is full").lower()
-        return f"{why}: the answer could not be written; make room and ask again"
+        return f"{why}: the answer could not be written; free some space and run the command again"
     if error.filename is None:
         raise error
     why = (error.strerror or "cannot be used").lower()

@@ -386,6 +386,6 @@ def _show_skipped(tasks: list[Document]) -> None:
     kinds = Counter(task["task"] for task in tasks)
     named = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     show_lines(
-        f"left out for lack of time: {named}; ask again with more minutes to add them (--json "
+        f"left out for lack of time: {named}; run again with more minutes to add them (--json "
         "names each)"
     )

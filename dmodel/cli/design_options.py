@@ -289,7 +289,7 @@ def _check_spread(job: DesignJob, ways: Any) -> None:
     if ways.spread.given and (job.is_run or ways.method == "gradient"):
         raise InputError(
             f"{', '.join(ways.spread.given)}: nothing to do here: workers look at all plans of a "
-            "job whose sizes are given; leave it out, or ask for --method exact"
+            "job whose sizes are given; leave it out, or use --method exact"
         )
 
 
@@ -309,7 +309,7 @@ def _ignored(job: DesignJob, ways: Any) -> tuple[dict[str, bool], str]:
         return {"--starts": True}, "plans are all looked at; --method gradient or both has starts"
     return {"--law": bool(ways.law), "--failures": ways.failures}, (
         "the sizes of the run are given, so only its plan is searched; --free, --loss, --flop "
-        "or a range ask for a run"
+        "or a range search its sizes"
     )
 
 

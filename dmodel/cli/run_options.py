@@ -119,7 +119,7 @@ def stop_beyond_sense(document: Document, anyway: bool) -> None:
     """Exit code 1 where an answer is far beyond every published run."""
     far = beyond_sense(document)
     if far is not None and not anyway:
-        say(f"dmodel: no sane run: {far['text']} (--anyway takes it for an answer)")
+        say(f"dmodel: no sane run: {far['text']} (--anyway accepts it)")
         stop(1)
 
 
@@ -136,7 +136,7 @@ def check_terms(terms: Terms, has_amount: bool) -> None:
     if without:
         raise InputError(f"--{without[0]}: a date needs a run: say --tokens N or --chinchilla too")
     if terms.start is not None and terms.until is None:
-        raise InputError("--start: goes with --until, the date by which the run shall be done")
+        raise InputError("--start: goes with --until, the date by which the run should be done")
 
 
 def check_positive(option: str, value: float | None) -> None:

@@ -93,7 +93,7 @@ def _show(d: Document, found: Solution) -> None:
     show_lines(
         f"{title(d)}: {short(d['plan'])}",
         f"{found.output} = {_output(found.output, found.now)} at {found.input} = "
-        f"{digits(found.at, 4)} (SI), as stated",
+        f"{digits(found.at, 4)} (SI), as given",
         "",
     )
     if not found.found:
