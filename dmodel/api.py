@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Job(NamedTuple):
-    """What is trained, and how much of it a step takes.
+    """A training job: model, sequence length and global batch.
 
     Attributes:
       model: a name of the catalog, the path of a Hugging Face `config.json`, or a `Model`.
@@ -153,7 +153,7 @@ def predict(
     """Step time, memory, utilization, energy and cost of one plan, with intervals.
 
     Args:
-      layout: what it leaves open follows: dp from the devices, the rest from the stack's facts.
+      layout: fields left out follow: dp from the devices, the rest from the stack's facts.
       stack: software by name, with its release ("nemo/25.09"), or the path of a TOML file.
       overrides: name → value of columns and settings, such as `{"graphed": 1}`.
       profile: coefficients by name or file; None = the shipped ones nearest to chip and stack.
@@ -178,15 +178,15 @@ def diagnose(
     overrides: Mapping[str, Any] | None = None,
     profile: str | Profile | None = None,
 ) -> Diagnosis:
-    """Whether a measured throughput is what such runs have; and if not, why.
+    """Whether a measured throughput is normal; and if not, the likely causes.
 
     Args:
-      layout, stack, precision, overrides, profile: as of `predict`: how the run was meant.
-      measured: a figure of the step ("5.2s", "6785tok/s/gpu", "41%mfu"), and as further texts what
-        is known beside it ("compute=3.9s", "exposed=0.6s", "memory=61GB").
+      layout, stack, precision, overrides, profile: as of `predict`: the run as specified.
+      measured: of the step ("5.2s", "6785tok/s/gpu", "41%mfu"), and further measurements
+        ("compute=3.9s", "exposed=0.6s", "memory=61GB").
 
     Raises:
-      InputError: what is missing, unknown, or does not divide; a figure that is none.
+      InputError: what is missing, unknown, does not divide, or is no measurement.
     """
     from dmodel.diagnose.diagnosis import diagnose as diagnosed
     from dmodel.diagnose.measured import measured as figures
@@ -212,7 +212,7 @@ def solve(
     overrides: Mapping[str, Any] | None = None,
     profile: str | Profile | None = None,
 ) -> Solution:
-    """All values of one input at which an output of the plan is as wanted; or why there is none.
+    """All values of one input that give a wanted output of the plan; or why there is none.
 
     Args:
       layout, stack, precision, overrides, profile: as of `predict`.
@@ -246,14 +246,14 @@ def design(
     """The best plan for a job on a cluster, with a certificate.
 
     Args:
-      stack, precision, overrides, profile: as of `predict`; the layout is what is searched.
-      attention: "flash" or "none". everything: all that a plan can vary, not the usual alone.
-      max_risk: probability that a device has too little memory that a plan may have [1]; None =
-        `searching.RISK`, a tenth. A share of memory in `limits` wins.
+      stack, precision, overrides, profile: as of `predict`; the layout is searched.
+      attention: "flash" or "none". everything: search all that a plan can vary.
+      max_risk: largest accepted probability of running out of memory [1]; None =
+        `searching.RISK`, a tenth. A share of memory in `limits` overrides it.
       how: `method`, `top`, `limits`, `objective` and more of `dmodel.design.design`.
 
     Raises:
-      InputError: what is missing or unknown, or what the search would choose itself.
+      InputError: what is missing or unknown, or is set but searched.
     """
     from dmodel.design import Limits
     from dmodel.searching import RISK, search, space_of, usable
@@ -283,15 +283,15 @@ def monte_carlo(
     executor: Executor | None = None,
     **how: Any,
 ) -> Swept:
-    """Step times of all plans of a job under draws of the coefficients from what the profile leaves
-    open.
+    """Step times of all plans of a job under draws of the coefficients from the profile's
+    posterior.
 
     Args:
-      plans: of each plan, name → value of columns and settings of its layout, such as `{"tp": 8}`;
+      plans: for each plan, columns and settings of its layout by name, such as `{"tp": 8}`;
         None = all plans of the stack's space.
       draws: of the coefficients [count]. stack, precision, overrides, profile: as of `predict`.
-      everything: all that a plan can vary, not the usual alone; of a space.
-      out: a folder of parts, where a second run goes on; None keeps nothing.
+      everything: search all that a plan can vary; without `plans`.
+      out: folder of finished parts, from which a run resumes; None keeps nothing.
       executor: of `concurrent.futures`, or Dask's `client.get_executor()`; None = threads.
       how: `seed`, `top`, `risk` and `pairs` of `dmodel.montecarlo.sweep_of`.
 

@@ -39,21 +39,21 @@ TERMS = (
 
 
 class Breakdown(struct.PyTreeNode, kw_only=True):
-    """Seconds of one training step by cause; `total` is their sum, so they add up exactly.
+    """Seconds of one training step by term; `total` is their exact sum.
 
     Attributes:
       matmul, attention, elementwise: forward and backward work of the layers. recompute: forward
         work done again. launch: what kernel launches add to the work and messages of the layers.
-        head: logits and loss, as far as they lengthen the slowest stage, or pass while it would
-        wait for its host: launch is the less for it.
+        head: logits and loss, as far as they lengthen the slowest stage. Where it would wait for
+        its host meanwhile, launch is reduced by that time.
       tensor_parallel, context_parallel, expert_parallel, fsdp, data_parallel, pipeline_transfer:
-        communication that no work hides. Where the host decides, a layer's would pass while the
-        device waits: it is counted here, and launch is the less for it.
+        exposed communication. Where the host is the bottleneck, a layer's communication runs while
+        the device waits: it is counted here, and launch is reduced by it.
       bubble: idle pipeline slots. optimizer: the update. contention: compute slowed by
-        communication beside it.
+        overlapped communication.
       straggler: waiting for the slowest device. overhead: fixed time per step.
 
-    What a profile's physics leaves out is 0.
+    Terms outside a profile's physics are 0.
     """
 
     matmul: Array

@@ -2,8 +2,7 @@
 
 
 class InputError(ValueError):
-    """A user's mistake: the message says what happened, what was expected, what was got and what to
-    do."""
+    """Bad input: the message says what happened, what was expected, what was given, what to do."""
 
 
 class NoPlanFits(InputError):

@@ -224,11 +224,11 @@ def _followers(found: dict[str, Any], ends: Document, spread: float) -> Document
 
 
 class Prediction(NamedTuple):
-    """What the model says of one plan.
+    """The prediction for one plan.
 
     Attributes:
-      asked: the job and the profile. plan: how it is run. assumptions: what fills what the question
-        left open, with sources.
+      asked: the job and the profile. plan: how it is run. assumptions: values of inputs left out,
+        with sources.
       document: every figure by name, as `dmodel predict --json` prints it.
     """
 

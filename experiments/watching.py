@@ -4,7 +4,7 @@ Claim: with a scatter of 3 % a step, a slow-down of 5, 10 and 20 % is found with
 steps; there is less than one false alarm in 10,000 steps.
 
 A log is drawn for each run: independent normal scatter, as asked; scatter with long tails
-(Student-t of 4 degrees of freedom); neighbours alike (correlation 0.4); a checkpoint every 100
+(Student-t of 4 degrees of freedom); correlated steps (correlation 0.4); a checkpoint every 100
 steps, three times as long as a step. `python -m experiments.watching [--runs N] [--seed N]
 [--quick] [--json] [--out DIR]`.
 """
@@ -65,7 +65,7 @@ def _saves(rng: np.random.Generator, n: int) -> np.ndarray:
 NOISES: dict[str, Noise] = {
     "normal": _normal,
     "long tails": _tailed,
-    "neighbours alike": _alike,
+    "correlated steps": _alike,
     "checkpoints": _saves,
 }
 

@@ -42,10 +42,10 @@ def test_diagnose_says_it_to_people_and_draws(tmp_path):
     shown = run("diagnose", *PLAN, *words).stdout
     assert "SLOWER than such runs" in shown and "Nine of ten" in shown
     assert "dense peak of 989.4 TFLOP/s" in shown and "Memory: measured" in shown
-    assert "as if it were the only one" in shown and "Next, for" in shown
+    assert "each evaluated alone" in shown and "Next, for" in shown
     assert figure.stat().st_size > 10_000
     faster = run("diagnose", *PLAN, "--measured", "1.0s", "--neighbours", "0").stdout
-    assert "FASTER than such runs" in faster and "Published" not in faster
+    assert "FASTER than such runs" in faster and "Nearest published runs" not in faster
 
 
 ROW = {

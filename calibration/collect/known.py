@@ -13,6 +13,7 @@ from calibration.collect import expected
 from calibration.collect.workload import WorkloadSpec, plan, shard_axes, transformer
 from dmodel import counts
 from dmodel.records import value
+from dmodel.step import memory_moments
 from dmodel.tables import parameter_groups
 
 Key = tuple[str, str]
@@ -53,6 +54,7 @@ ANSWERS = (
 )
 HANDED = "pipeline: embedded micro-batches and finished ones are held whole"
 BATCH = "tokens, labels and counters"
+TOGETHER = "the compiled program holds logits while a layer is recomputed"
 
 
 def ticks(spec: WorkloadSpec) -> int:
@@ -279,6 +281,14 @@ def _scores(spec: WorkloadSpec, t: float, words: float) -> float:
     return (5.0 * words - 4.0) * t * spec.seq_len * spec.n_heads / spec.tensor
 
 
+def _at_other_moments(spec: WorkloadSpec) -> float:
+    """What the fullest of the moments of the loss and of the backward pass does not hold of the
+    other one: logits, or a layer at work."""
+    at = memory_moments(transformer(spec), plan(spec))
+    working = at["backward"].activations - at["loss"].activations
+    return min(float(at["loss"].logits), expected.words(spec) * float(working))
+
+
 def memory_bytes(spec: WorkloadSpec) -> list[Cause]:
     """Known differences of the sum of `expected.memory_bytes`; what XLA's buffers hold besides
     stays unnamed."""
@@ -292,6 +302,7 @@ def memory_bytes(spec: WorkloadSpec) -> list[Cause]:
     ends = (p.embedding + p.head - float(counts.residents(transformer(s), layout).ends)) / shards
     causes = [
         *_activations(s),
+        Cause(TOGETHER, _at_other_moments(s)),
         Cause(BATCH, 2.0 * 4.0 * _tokens(s) * s.n_microbatches),
         Cause(STAGES if s.pipeline > 1 else WHOLE, state * ends),
         Cause(WHOLE, state * s.n_layers / s.pipeline * p.unsplit / shards),

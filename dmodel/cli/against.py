@@ -194,7 +194,7 @@ def show_against(d: Document) -> None:
     for word in ("faster", "cheaper"):
         chance = other[f"probability_first_is_{word}"]
         if chance is not None:
-            says = f"{percent(chance, 0)} that the first is {word} for each token"
+            says = f"{percent(chance, 0)} that the first is {word} per token"
             show_lines(f"Probability of {says}.")
 
 
@@ -223,12 +223,12 @@ def _compared(d: Document, other: Document) -> list[tuple[str, ...]]:
 
 
 FOLLOW: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("tokens_per_s_per_device", "tokens/s for each device", lambda x: digits(x, 4)),
-    ("dollars_per_million_tokens", "dollars for a million tokens", digits),
-    ("joules_per_token", "J for each token", digits),
+    ("tokens_per_s_per_device", "tokens/s per device", lambda x: digits(x, 4)),
+    ("dollars_per_million_tokens", "dollars per million tokens", digits),
+    ("joules_per_token", "J per token", digits),
     ("memory_bytes_per_device", "memory", gib),
     ("headroom_bytes", "headroom", gib),
-    ("oom_probability", "risk that it is not enough", percent),
+    ("oom_probability", "risk of running out", percent),
 )
 """Names of the answer, what they are called, and how they are shown."""
 

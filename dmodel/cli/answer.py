@@ -54,7 +54,7 @@ def show_answer(d: Document) -> None:
         f"{percent(x)} ({name}: {CONVENTION_NAMES[name]})" for name, x in d["mfu"].items()
     )
     show_lines(
-        f"MFU of {d['peak_flops_per_s'] / 1e12:.4g} TFLOP/s ({d['precision']}): {mfu}",
+        f"MFU at a peak of {d['peak_flops_per_s'] / 1e12:.4g} TFLOP/s ({d['precision']}): {mfu}",
         f"Throughput: {digits(d['tokens_per_s'], 4)} tokens/s, "
         f"{digits(d['tokens_per_s_per_device'], 4)} per device; "
         f"{percent(d['exposed_communication_share'])} of the step waits for communication",
@@ -88,7 +88,7 @@ def _show_memory(d: Document) -> None:
         ("sum", gib(d["memory_bytes_per_device"])),
         ("device has", gib(d["device_memory_bytes"])),
         ("headroom", gib(d["headroom_bytes"])),
-        ("risk that it is not enough", percent(d["oom_probability"])),
+        ("risk of running out", percent(d["oom_probability"])),
     ]
     show_table(f"Memory of the fullest device: {_when(d['fullest'])}", ("purpose", "bytes"), memory)
     if stages := d.get("memory_by_stage"):

@@ -23,23 +23,23 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 COMMANDS = {
-    "predict": "Step times of the rows of a trace file, or of one plan.",
+    "predict": "Predict one plan, or the rows of a trace file.",
     "diagnose": "Is a throughput normal, and if not, why?",
-    "solve": "The input at which an output is as wanted.",
+    "solve": "Find the input that gives a wanted output.",
     "watch": "Follow a log as it grows: does the run slow down?",
     "collect": "Measure this machine: micro-benchmarks and steps.",
     "import": "Turn logs and profiles into a table of measurements.",
     "fit": "Fit a profile to measured step times.",
     "evaluate": "Compare predicted with measured step times.",
     "design": "Find the best plan that fits, or the best run.",
-    "sweep": "Carry the doubt of coefficients through all plans.",
-    "sensitivity": "What an output gains when an input grows by 1 %.",
+    "sweep": "Monte Carlo over coefficients, plans and jobs.",
+    "sensitivity": "Elasticities of an output to every input.",
     "next-measurements": "Choose the runs to measure next within a budget.",
-    "theory": "Answer tables of a study of limits to training.",
-    "catalog": "What is known by name, each number with its source.",
-    "explore": "Write the model as a page for the browser.",
-    "mcp": "Serve these commands as tools of an agent.",
-    "demo": "The whole path on published measurements: a report.",
+    "theory": "Evaluate a study of data movement limits to training.",
+    "catalog": "List chips, systems, models, stacks, with sources.",
+    "explore": "Write the model as an interactive web page.",
+    "mcp": "Serve these commands as tools for agents.",
+    "demo": "Predict, fit and design on shipped data: a report.",
     "experiment": "List the studies, or run one.",
 }
 """Commands in the order of the help, each in a line; `loaded` has all that they say."""
@@ -92,7 +92,7 @@ def _file_trouble(error: OSError) -> str:
     """
     if error.errno in FULL:
         why = (error.strerror or "the output is full").lower()
-        return f"{why}: the answer could not be written; make room and ask again"
+        return f"{why}: the answer could not be written; free some space and run the command again"
     if error.filename is None:
         raise error
     why = (error.strerror or "cannot be used").lower()
@@ -105,7 +105,7 @@ app = typer.Typer(
     help=(
         "A differentiable model of distributed transformer training: predict, fit, design, explain."
     ),
-    epilog="Exit codes: 0 done; 1 no (nothing feasible, or --strict); 2 bad usage or input.",
+    epilog="Exit codes: 0 done; 1 the answer is no (nothing feasible, --strict); 2 bad input.",
     **STYLE,
 )
 

@@ -22,9 +22,7 @@ Kind = Annotated[
 ]
 Name = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[NAME]", help="Show every number of this entry; of models: or of a config.json."
-    ),
+    typer.Argument(metavar="[NAME]", help="Entry to show in full; for models, also a config.json."),
 ]
 
 
@@ -32,14 +30,14 @@ Toml = Annotated[
     bool,
     typer.Option(
         "--toml",
-        help="Print a chip or a system as the file that --chip and --system take, to start from.",
+        help="Print a chip or system as a template for --chip and --system.",
     ),
 ]
 
 
 def command(kind: Kind = None, name: Name = None, toml: Toml = False, json: Json = False) -> None:
-    """List chips, systems, models, stacks, settings and profiles; with a NAME, every number or fact
-    with its source and date."""
+    """List chips, systems, models, stacks, settings and profiles. With a NAME, show every number or
+    fact with its source and date."""
     if toml:
         _show_toml(kind, name, json)
     elif kind is None:

@@ -34,25 +34,21 @@ Out = Annotated[
     Path,
     typer.Option(
         metavar="DIR",
-        help="Where records and tables go; what is there already is not measured again.",
+        help="Folder of records and tables; what it already holds is not measured again.",
     ),
 ]
 Budget = Annotated[
     float | None,
-    typer.Option(
-        metavar="M", help="Minutes to spend in all; the most informative measurements come first."
-    ),
+    typer.Option(metavar="M", help="Total minutes; the most informative measurements come first."),
 ]
 PlanFile = Annotated[
     Path | None,
-    typer.Option(
-        "--plan", metavar="FILE", help="JSON list of measurements to make, instead of --what."
-    ),
+    typer.Option("--plan", metavar="FILE", help="JSON list of measurements, instead of --what."),
 ]
 TablesOnly = Annotated[
     bool,
     typer.Option(
-        "--tables-only", help="Measure nothing: write the tables of the records in DIR anew."
+        "--tables-only", help="Measure nothing: rewrite the tables from the records in DIR."
     ),
 ]
 Parquet = Annotated[
@@ -63,12 +59,12 @@ DryRun = Annotated[
 ]
 Retry = Annotated[
     bool,
-    typer.Option("--retry-failed", help="Measure again what failed or was unavailable before."),
+    typer.Option("--retry-failed", help="Repeat measurements that failed or were unavailable."),
 ]
 DeviceTime = Annotated[
     bool,
     typer.Option(
-        "--device-time/--no-device-time", help="Ask the profiler for the devices' own time as well."
+        "--device-time/--no-device-time", help="Also record device time from the profiler."
     ),
 ]
 Launcher = Annotated[
@@ -92,8 +88,8 @@ def command(
     launcher: Launcher = AUTO,
     json: Json = False,
 ) -> None:
-    """Measure this machine: micro-benchmarks and training steps. Stop it at any time: it goes on
-    where it stopped."""
+    """Measure this machine: micro-benchmarks and training steps. An interrupted collection
+    resumes."""
     given = {
         "--what": what is not None,
         "--budget-minutes": budget_minutes is not None,
@@ -390,6 +386,6 @@ def _show_skipped(tasks: list[Document]) -> None:
     kinds = Counter(task["task"] for task in tasks)
     named = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     show_lines(
-        f"left out for lack of time: {named}; ask again with more minutes to add them (--json "
+        f"left out for lack of time: {named}; run again with more minutes to add them (--json "
         "names each)"
     )

@@ -34,15 +34,11 @@ if TYPE_CHECKING:
 
 Out = Annotated[
     Path,
-    typer.Option(
-        metavar="FOLDER", help="Where report, figures, profile and numbers go; made if missing."
-    ),
+    typer.Option(metavar="FOLDER", help="Output folder for report, figures, profile and numbers."),
 ]
 Quick = Annotated[
     bool,
-    typer.Option(
-        "--quick", help="Errors of a part of the rows: to try the program, not to judge it."
-    ),
+    typer.Option("--quick", help="Use a part of the rows: a trial, not an evaluation."),
 ]
 
 QUICK_ROWS = 120
@@ -62,7 +58,7 @@ COMPARED = {"node-wide tp": Degrees(tp=8, pp=4), "FSDP": Degrees(zero=3, recompu
 def command(
     out: Out = Path("out"), quick: Quick = False, seed: Seed = 0, json: Json = False
 ) -> None:
-    """The whole path on published measurements: errors of a shipped profile, a fit of a dozen rows,
+    """Demonstrate all steps on shipped data: errors of a shipped profile, a fit of a dozen rows,
     design, elasticities, figures and report.html."""
     from dmodel.report.page import write
 

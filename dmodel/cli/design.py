@@ -42,18 +42,18 @@ Method = Annotated[
     str | None,
     typer.Option(
         help=(
-            "exact (all valid plans, with a proof; the default), gradient, or both: also what "
-            "descent over relaxed plans finds, and its gap."
+            "exact (all valid plans, with a proof; the default), gradient (descent over relaxed "
+            "plans), or both, with the gap."
         )
     ),
 ]
-Top = Annotated[int, typer.Option(help="Plans to show of the exact search.")]
-Attention = Annotated[str, typer.Option(help="Kernels: flash, none.")]
+Top = Annotated[int, typer.Option(help="Plans to show (exact search).")]
+Attention = Annotated[str, typer.Option(help="Fused attention: flash, none.")]
 Choice = Annotated[
     str,
     typer.Option(
         "--space",
-        help="What a plan may vary: usual, or everything (placements, sharding groups, schedules).",
+        help="Search space: usual, or everything (placements, sharding groups, schedules).",
     ),
 ]
 Pareto = Annotated[
@@ -61,29 +61,27 @@ Pareto = Annotated[
 ]
 Law = Annotated[
     list[str] | None,
-    typer.Option("--law", metavar="KIND=NAME", help="Another law of loss, batch, shape or data."),
+    typer.Option("--law", metavar="KIND=NAME", help="Scaling law for loss, batch, shape or data."),
 ]
 Failures = Annotated[
     bool,
     typer.Option(
-        "--failures", help="Count failures, checkpoints and restarts, as often as Llama 3's."
+        "--failures", help="Include failures (at Llama 3's rate), checkpoints and restarts."
     ),
 ]
 Starts = Annotated[
     int | None,
-    typer.Option(
-        min=1, max=4096, help="Starts of the gradient search, for each of its discrete choices."
-    ),
+    typer.Option(min=1, max=4096, help="Starts of the gradient search per discrete choice."),
 ]
 Quick = Annotated[
     bool,
     typer.Option(
-        "--brief", help="The design and its certificate only: no prices of limits, laws or doubt."
+        "--brief", help="Only the design and its certificate: no limits' cost, laws, uncertainty."
     ),
 ]
 Figure = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.png", help="Draw tokens/s over the values of a list here."),
+    typer.Option(metavar="FILE.png", help="Plot tokens/s over the values of a list."),
 ]
 
 

@@ -118,7 +118,7 @@ def why_far(found: list[Document], anyway: bool) -> str:
     far = [odd for line in found if (odd := beyond_sense(line)) is not None]
     if anyway or len(far) < len(found):
         return ""
-    return f"no sane run: {far[0]['text']} (--anyway takes it for an answer)"
+    return f"no sane run: {far[0]['text']} (--anyway accepts it)"
 
 
 HEADER = (

@@ -162,8 +162,8 @@ def doubt_lines(d: Document) -> list[str]:
     if d.get("robust"):
         r = d["robust"]
         lines.append(
-            f"Doubt: best of {r['rivals']} in {percent(r['best_in'], 0)} of {r['draws']} draws of "
-            "the coefficients, within 1 % of the best "
+            f"Uncertainty: best of {r['rivals']} in {percent(r['best_in'], 0)} of {r['draws']} "
+            "draws of the coefficients, within 1 % of the best "
             f"in {percent(r['within_1_percent_in'], 0)}; mean regret {percent(r['mean_regret'], 2)}"
         )
         lines.append(_line_of_alike(r["alike"], r["rivals"]))
@@ -173,10 +173,10 @@ def doubt_lines(d: Document) -> list[str]:
 def _line_of_alike(alike: Document, rivals: int) -> str:
     """How many plans cannot be told from the best, and the simplest of them."""
     if alike["plans"] == 1:
-        return "No other plan is as good, as far as the coefficients are known."
+        return "No other plan is as good, within the uncertainty of the coefficients."
     first = "the first itself" if alike["place"] == 1 else alike["simplest"]
-    more = f", by {percent(alike['worse'], 2)} slower" if alike["place"] > 1 else ""
+    more = f", {percent(alike['worse'], 2)} slower" if alike["place"] > 1 else ""
     return (
-        f"As good, as far as the coefficients are known: {alike['plans']} of {rivals}. "
+        f"Equally good, within the uncertainty of the coefficients: {alike['plans']} of {rivals}. "
         f"The simplest of them: {first}{more}."
     )

@@ -38,7 +38,7 @@ class DesignJob(NamedTuple):
         str | None,
         typer.Option(
             metavar="N|MIN:MAX|N1,N2,…",
-            help="Accelerators: a number, a range to choose from, or one search for each.",
+            help="Accelerators: a number, a range to search, or a list with one search each.",
             rich_help_panel=JOB,
         ),
     ] = None
@@ -46,9 +46,8 @@ class DesignJob(NamedTuple):
         str | None,
         typer.Option(
             help=(
-                "Model of the catalog, or the path of a Hugging Face config.json; the family, "
-                "where "
-                "its shape is free."
+                "Model of the catalog, or the path of a Hugging Face config.json; with --free "
+                "shape, its family."
             ),
             rich_help_panel=JOB,
         ),
@@ -59,18 +58,22 @@ class DesignJob(NamedTuple):
     ] = None
     global_batch: Annotated[
         str | None,
-        typer.Option(metavar="B|free", help="Sequences per step, or `free`.", rich_help_panel=JOB),
+        typer.Option(
+            metavar="B|free",
+            help="Sequences per step, or `free` to search it.",
+            rich_help_panel=JOB,
+        ),
     ] = None
     precision: Annotated[
         str,
         typer.Option(
-            help="Of the matmuls: bf16, fp16, fp8, mxfp8, nvfp4, int8.", rich_help_panel=JOB
+            help="Matmul precision: bf16, fp16, fp8, mxfp8, nvfp4, int8.", rich_help_panel=JOB
         ),
     ] = "bf16"
     profile: ProfileOption = None
     stack: Annotated[
         str,
-        typer.Option(help="Software as traces name it, e.g. llm-foundry; picks its coefficients."),
+        typer.Option(help="Training software, e.g. llm-foundry: sets defaults and coefficients."),
     ] = ""
     settings: Settings = None
     loss: Annotated[
@@ -78,35 +81,35 @@ class DesignJob(NamedTuple):
     ] = None
     flop: Annotated[
         float | None,
-        typer.Option(help="Compute to spend, 6 N D and attention [FLOP].", rich_help_panel=RUN),
+        typer.Option(help="Compute budget, 6 N D and attention [FLOP].", rich_help_panel=RUN),
     ] = None
     tokens: Annotated[
         float | None,
-        typer.Option(help="Tokens to train on, or that there are at most.", rich_help_panel=RUN),
+        typer.Option(help="Tokens to train on, or the most available.", rich_help_panel=RUN),
     ] = None
     budget_dollars: Annotated[
-        float | None, typer.Option(help="Rent at most [dollar].", rich_help_panel=RUN)
+        float | None, typer.Option(help="Largest cost [dollar].", rich_help_panel=RUN)
     ] = None
     budget_days: Annotated[
-        float | None, typer.Option(help="Duration at most [day].", rich_help_panel=RUN)
+        float | None, typer.Option(help="Longest duration [day].", rich_help_panel=RUN)
     ] = None
     budget_joules: Annotated[
         float | None,
-        typer.Option(help="Energy at most, hosts and cooling with it [J].", rich_help_panel=RUN),
+        typer.Option(help="Largest energy, with hosts and cooling [J].", rich_help_panel=RUN),
     ] = None
     max_risk: MaxRisk = MAX_RISK
     free: Annotated[
         str,
         typer.Option(
             metavar="LIST",
-            help=f"What may be chosen, with commas: {', '.join(FREE)}.",
+            help=f"What to search, separated by commas: {', '.join(FREE)}.",
             rich_help_panel=RUN,
         ),
     ] = ""
     objective: Annotated[
         str,
         typer.Option(
-            help=f"What shall be least (largest: most): {', '.join(OBJECTIVES)}.",
+            help=f"What to minimize: {', '.join(OBJECTIVES)} (largest: maximize compute).",
             rich_help_panel=RUN,
         ),
     ] = "time"
@@ -286,7 +289,7 @@ def _check_spread(job: DesignJob, ways: Any) -> None:
     if ways.spread.given and (job.is_run or ways.method == "gradient"):
         raise InputError(
             f"{', '.join(ways.spread.given)}: nothing to do here: workers look at all plans of a "
-            "job whose sizes are given; leave it out, or ask for --method exact"
+            "job whose sizes are given; leave it out, or use --method exact"
         )
 
 
@@ -306,7 +309,7 @@ def _ignored(job: DesignJob, ways: Any) -> tuple[dict[str, bool], str]:
         return {"--starts": True}, "plans are all looked at; --method gradient or both has starts"
     return {"--law": bool(ways.law), "--failures": ways.failures}, (
         "the sizes of the run are given, so only its plan is searched; --free, --loss, --flop "
-        "or a range ask for a run"
+        "or a range search its sizes"
     )
 
 

@@ -24,7 +24,7 @@ MaxRisk = Annotated[
     str,
     typer.Option(
         metavar="SHARE",
-        help="Probability at most that a device has too little memory, up to 50%.",
+        help="Largest accepted probability of running out of memory, up to 50%.",
         rich_help_panel="The search",
     ),
 ]

@@ -45,7 +45,7 @@ def show_run(d: Document) -> None:
     show_lines(f"Certificate: {d['certificate']}")
     _show_prices(d)
     if d.get("robust"):
-        show_lines(f"Doubt: {d['robust']['statement']}")
+        show_lines(f"Uncertainty: {d['robust']['statement']}")
     _show_laws(d)
     show_lines(f"Assumed: {'; '.join(d['assumptions'])}")
 

@@ -22,7 +22,7 @@ Vary = Annotated[
         "--vary",
         metavar="NAME=V1,V2,…",
         help=(
-            f"One search for each value: {', '.join(n for n in OPTIONS if n != 'profile')}, or a "
+            f"One search per value: {', '.join(n for n in OPTIONS if n != 'profile')}, or a "
             "name of `--set`."
         ),
     ),

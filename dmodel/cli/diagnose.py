@@ -21,7 +21,7 @@ File = Annotated[
     Path | None,
     typer.Argument(
         metavar="[FILE]",
-        help="A trace file, or a log or profile as `dmodel import` takes it; without it, one plan.",
+        help="A trace file, log or profiler trace that `dmodel import` reads; default: one plan.",
     ),
 ]
 Figures = Annotated[
@@ -30,20 +30,20 @@ Figures = Annotated[
         "--measured",
         metavar="FIGURE",
         help=(
-            "Of the step: 5.2s, 6785tok/s/gpu, 41%mfu, 405TFLOP/s; and, each by an option of its "
-            "own, compute=3.9s, exposed=0.6s (communication while nothing computes), memory=61GB, "
-            "elsewhere=4.1s (the same run on machines as stated), or what a test showed: "
+            "Measured step: 5.2s, 6785tok/s/gpu, 41%mfu, 405TFLOP/s. Repeat the option for "
+            "compute=3.9s, exposed=0.6s (exposed communication), memory=61GB, elsewhere=4.1s "
+            "(the same run on machines as specified), or results of tests: "
             "network-inside=18GB/s, clocks=0.8, synthetic-data=4.9s."
         ),
     ),
 ]
 Line = Annotated[
-    int | None, typer.Option(metavar="N", help="Line of the row in the file; default: its only.")
+    int | None, typer.Option(metavar="N", help="Line of the row; default: the only one.")
 ]
-Neighbours = Annotated[int, typer.Option(help="Published runs to show beside; 0 = none.")]
+Neighbours = Annotated[int, typer.Option(help="Nearest published runs to show; 0 = none.")]
 Figure = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.png", help="Draw the way from predicted to measured here."),
+    typer.Option(metavar="FILE.png", help="Draw the steps from predicted to measured time."),
 ]
 
 
@@ -59,8 +59,8 @@ def command(
     job: Job,
     degrees: Degrees,
 ) -> None:
-    """Is a measured throughput normal, and why is it lower (or higher)? One plan with --measured,
-    or a row of a file."""
+    """Is a measured throughput normal, and why is it lower (or higher)? Takes one plan with
+    --measured, or a row of a file."""
     from dmodel.cli.question import check_count
 
     check_count("neighbours", neighbours, 0)

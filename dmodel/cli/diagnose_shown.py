@@ -22,7 +22,7 @@ TERMS = 6
 """Terms of the predicted step that are told."""
 
 VERDICT = {
-    "inside": "inside what such runs take",
+    "inside": "in the range of such runs",
     "slower": "SLOWER than such runs",
     "faster": "FASTER than such runs",
 }
@@ -64,7 +64,7 @@ def _verdict(d: Document) -> list[str]:
     listed = ", ".join(
         f"{n[:-2].replace('_', ' ')} {percent(x / d['predicted'], 0)}" for n, x in terms
     )
-    lines.append(f"The predicted step is {listed}: that much is the plan's own.")
+    lines.append(f"Terms of the predicted step, part of any such run: {listed}.")
     for name, part in d["parts"].items():
         amount = gib if name == "memory" else seconds
         lines.append(
@@ -88,12 +88,10 @@ def _show_causes(d: Document) -> None:
         (c["title"], percent(c["probability"], 0), _signed(c["seconds"]), c["says"]) for c in shown
     ]
     header = ("why", "probability", "explains", "how much")
-    show_table(
-        "Causes, each as if it were the only one", header, rows, right="probability|explains"
-    )
+    show_table("Causes, each evaluated alone", header, rows, right="probability|explains")
     if away:
         names = ", ".join(f"{c['name']} {percent(c['probability'], 0)}" for c in away)
-        show_lines(f"Possible besides, though it alone would do the opposite: {names}.", "")
+        show_lines(f"Possible too, though alone each has the opposite effect: {names}.", "")
     _show_tests(shown)
 
 
@@ -107,7 +105,7 @@ def _show_tests(shown: list[dict[str, Any]]) -> None:
     told = [c for c in shown if c["test"] is not None and c["size"] is not None]
     if told:
         lines = [f"  {c['title']}: {_outcome(c['test'])}" for c in told]
-        show_lines("The cheapest test that tells of each:", *lines, "")
+        show_lines("The cheapest test of each:", *lines, "")
 
 
 def _signed(x: float) -> str:
@@ -142,7 +140,7 @@ def _show_next(d: Document) -> None:
     )
     if d["cannot"]:
         names = ", ".join(f"{n} ({100.0 * x:+.1f} %)" for n, x in d["cannot"].items())
-        show_lines(f"Too small here to matter, at most: {names}.", "")
+        show_lines(f"Too small to matter here, at most: {names}.", "")
 
 
 def _show_neighbours(d: Document) -> None:
@@ -161,7 +159,7 @@ def _show_neighbours(d: Document) -> None:
     if rows:
         header = ("run", "layout", "step", "tokens/s/device", "MFU", "distance", "source")
         show_table(
-            "Published runs most like it (distance 1 = a factor of e in one size)",
+            "Nearest published runs (distance 1 = a factor of e in one size)",
             header,
             rows,
             right="step|tokens/s/device|MFU|distance",

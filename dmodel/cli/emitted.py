@@ -20,14 +20,12 @@ EmitTo = Annotated[
     typer.Option(
         "--emit",
         metavar="FRAMEWORK",
-        help="Launch settings of the best plan: megatron, nemo, torchtitan, maxtext, json.",
+        help="Show launch settings of the best plan: megatron, nemo, torchtitan, maxtext, json.",
     ),
 ]
 EmitFile = Annotated[
     Path | None,
-    typer.Option(
-        "--emit-out", metavar="FILE", help="Where to write them; without it they are only shown."
-    ),
+    typer.Option("--emit-out", metavar="FILE", help="Also write the launch settings to this file."),
 ]
 
 

@@ -24,8 +24,8 @@ def command(
     strict: Strict = False,
     json: Json = False,
 ) -> None:
-    """Compare predicted with measured step times; without files, on the shipped published table, a
-    fifth of which the profile `held-out` was not fitted on."""
+    """Compare predicted with measured step times. Without files, on the shipped published table; a
+    fifth of it is held out from the profile `held-out`."""
     use_one_thread_for_matrices()
     from calibration.same import published_cases
     from calibration.traces import to_cases

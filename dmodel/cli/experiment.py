@@ -22,10 +22,8 @@ from dmodel.errors import InputError
 Name = Annotated[
     str | None, typer.Argument(metavar="NAME", help="Study to run; without it they are listed.")
 ]
-Quick = Annotated[
-    bool, typer.Option("--quick", help="A small run of a minute that shows that the study works.")
-]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of its tables and figures.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A small trial run of about a minute.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Output folder for tables and figures.")]
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Options of a study's own are handed to it."""

@@ -13,14 +13,14 @@ from dmodel.cli.output import say
 
 def command(
     profile: Annotated[
-        str, typer.Option(help="Profile whose coefficients the page has: a name or a file.")
+        str, typer.Option(help="Profile with the coefficients: a name or a file.")
     ] = "generic",
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("explorer.html"),
     open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
 ) -> None:
-    """Write the model as a page that answers in any browser, without a server.
+    """Write the model as an interactive web page that needs no server.
 
-    The first page takes a minute or two: the model's formulas are written as JavaScript, and kept.
+    The first page takes a minute or two; the generated JavaScript is cached.
     """
     from calibration.traces.neighbours import compact
     from dmodel.errors import InputError

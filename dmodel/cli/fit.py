@@ -47,7 +47,7 @@ Base = Annotated[
     typer.Option(
         "--profile",
         metavar="BASE",
-        help="Profile to start from, name or file; default: the nearest to the traces.",
+        help="Profile to start from, name or file; default: the nearest.",
     ),
 ]
 Out = Annotated[
@@ -61,16 +61,14 @@ HoldOut = Annotated[
     float,
     typer.Option(
         metavar="SHARE",
-        help="Share of the rows to keep out of the fit, by whole groups, and judge it on.",
+        help="Share of the rows to hold out for evaluation, in whole groups.",
     ),
 ]
 
 
 Implausible = Annotated[
     bool,
-    typer.Option(
-        "--with-implausible", help="Fit rows that can hardly be right too (flag implausible)."
-    ),
+    typer.Option("--with-implausible", help="Also fit rows flagged as implausible."),
 ]
 
 
@@ -78,7 +76,7 @@ Drift = Annotated[
     float,
     typer.Option(
         metavar="SHARE",
-        help="What coefficients of known stacks may have changed by since BASE was fitted.",
+        help="How much coefficients of known stacks may have changed since BASE was fitted.",
     ),
 ]
 
@@ -102,8 +100,8 @@ def command(
     json: Json = False,
     spread: Spread,
 ) -> None:
-    """Fit a profile to measured step times; what they do not determine stays where the base profile
-    or its rows have it."""
+    """Fit a profile to measured step times. Coefficients that they do not determine keep the values
+    of the base profile."""
     if not 0.0 <= hold_out < 1.0:
         raise InputError(f"--hold-out: expected a share from 0 to below 1, got {hold_out}")
     check_spread(spread)

@@ -38,19 +38,15 @@ FORMATS = (
 
 Files = Annotated[
     list[Path],
-    typer.Argument(metavar="FILE…", help=f"Logs or profiles, gzipped ones too: {FORMATS}."),
+    typer.Argument(metavar="FILE…", help=f"Logs or profiler traces, also gzipped: {FORMATS}."),
 ]
 Out = Annotated[
     Path,
-    typer.Option(
-        metavar="TRACES.csv", help="Table to write: traces, or collectives from nccl-tests."
-    ),
+    typer.Option(metavar="TRACES.csv", help="Table to write: training steps, or collectives."),
 ]
 Name = Annotated[
     str | None,
-    typer.Option(
-        "--format", metavar="NAME", help="Format of all files; default: each by its contents."
-    ),
+    typer.Option("--format", metavar="NAME", help="Format of all files; default: detected."),
 ]
 Set = Annotated[
     list[str] | None,
@@ -58,7 +54,7 @@ Set = Annotated[
         "--set",
         metavar="NAME=VALUE",
         help=(
-            "A cell or a setting (`dmodel catalog settings`) of all rows, in place of the files'; "
+            "A column or setting (`dmodel catalog settings`) of all rows, overrides the files; "
             "model=NAME also fills a blank shape."
         ),
     ),
@@ -69,16 +65,16 @@ With = Annotated[
         "--with",
         metavar="FILE",
         help=(
-            "A file that says how the run was made, and fills blank cells: a config.json of a "
+            "A file that describes the run and fills blank cells: a config.json of a "
             "model or of DeepSpeed, a launch script, a configuration (YAML, TOML), a memory "
-            "snapshot. --set counts before the log, the log before this. Repeatable."
+            "snapshot. --set overrides the log, the log overrides this. Repeatable."
         ),
     ),
 ]
 Strict = Annotated[
     bool,
     typer.Option(
-        "--strict", help="Exit 1 when something could not be read, or a row is not complete."
+        "--strict", help="Exit 1 when something could not be read, or a row is incomplete."
     ),
 ]
 
@@ -92,9 +88,9 @@ def command(
     strict: Strict = False,
     json: Json = False,
 ) -> None:
-    """Turn logs of training runs, of collectives, and profiles into a table of measurements.
+    """Turn training logs, logs of collectives and profiler traces into a table of measurements.
 
-    Exit 1 when a row contradicts physics: it is left out, or kept with flag and reason.
+    Exit 1 when a row contradicts physics: it is left out, or kept with a flag and the reason.
     """
     check_apart(out, *files, *(with_file or []))
     ready()

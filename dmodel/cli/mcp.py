@@ -23,16 +23,16 @@ Seconds = Annotated[
         min=0.1,
         max=86400.0,
         metavar="SECONDS",
-        help="Longest time of a call; one that takes longer is ended and answered by an error.",
+        help="Time limit of a call; a longer one returns an error.",
     ),
 ]
 
 ABOUT = (
     "A differentiable model of distributed transformer training: it predicts, designs and explains "
-    "the time, memory, energy and cost of training plans. Arguments are the words of the commands "
-    "with _ for -: messages speak of --global-batch where a call says global_batch. Answers are "
+    "the time, memory, energy and cost of training plans. Arguments are the commands' options "
+    "with _ for -: messages name --global-batch where a call has global_batch. Answers are "
     "JSON; numbers are SI (s, byte, FLOP, W, J) unless a name says otherwise. A second text, where "
-    "there is one, holds what was noticed on the way, and begins with NO where the answer is no. "
+    "there is one, holds warnings, and begins with NO where the answer is no. "
     "Only files named in a call are read, none are written. A call takes at most {seconds:g} s."
 )
 
@@ -51,7 +51,7 @@ class Serving(NamedTuple):
 
 
 def command(profile: ProfileOption = None, seconds: Seconds = 60.0) -> None:
-    """Serve predict, design, diagnose, solve, sensitivity and catalog as tools of an agent, by the
+    """Serve predict, design, diagnose, solve, sensitivity and catalog as tools for agents, by the
     Model Context Protocol on stdin and stdout."""
     if profile is not None:
         from dmodel.profiles.shipped import check

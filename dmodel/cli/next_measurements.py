@@ -38,24 +38,24 @@ Traces = Annotated[
     Path,
     typer.Argument(
         metavar="TRACES.csv",
-        help="Runs: those with a time are known, those without are candidates (none: other plans).",
+        help="Rows with a time are known, rows without are candidates; default: other plans.",
     ),
 ]
 Budget = Annotated[
     float,
     typer.Option(
-        metavar="M", help="Device-minutes to spend: devices times minutes, over all runs."
+        metavar="M", help="Budget in device-minutes: devices times minutes, over all runs."
     ),
 ]
 Out = Annotated[
     Path,
     typer.Option(
         metavar="PLAN.json",
-        help="Where to write the runs: as rows, and as tasks of `collect --plan`.",
+        help="Where to write the runs: as rows, and as tasks for `collect --plan`.",
     ),
 ]
 Criterion = Annotated[
-    str, typer.Option(help="prediction (of the candidates) or everything (all coefficients).")
+    str, typer.Option(help="Improve prediction (of candidates) or everything (coefficients).")
 ]
 Steps = Annotated[int, typer.Option(min=1, help="Training steps of one measurement.")]
 Startup = Annotated[
@@ -67,7 +67,7 @@ Startup = Annotated[
 Most = Annotated[
     int | None,
     typer.Option(
-        min=1, max=2000, help=f"Candidates at most when the file names none; default: {MOST}."
+        min=1, max=2000, help=f"Most candidates when the file names none; default: {MOST}."
     ),
 ]
 
@@ -83,8 +83,8 @@ def command(
     candidates: Most = None,
     json: Json = False,
 ) -> None:
-    """Choose the runs to measure next within a budget of device time, with a bound on what any
-    choice could gain."""
+    """Choose the most informative runs to measure within a budget of device time, with a bound on
+    what any choice could gain."""
     check_apart(out, traces)
     if not 0.0 < budget_minutes < 1e12:
         raise InputError(

@@ -37,14 +37,14 @@ Together = Annotated[
     typer.Option(
         "--configurations/--rows",
         help=(
-            "Judge repeats of a configuration together, or every row; default: together in folders "
-            "and from 10,000 rows on."
+            "Merge repeats of a configuration, or use every row; default: merge in folders and "
+            "from 10,000 rows on."
         ),
     ),
 ]
 
 Seed = Annotated[
-    int, typer.Option(min=0, max=2**32 - 1, help="Of the fit's starts and of the held-out groups.")
+    int, typer.Option(min=0, max=2**32 - 1, help="Random seed of starts and held-out groups.")
 ]
 
 JOB, PLAN = "The job", "The plan (dp · tp · pp · cp = devices)"
@@ -56,8 +56,8 @@ System = Annotated[
     typer.Option(
         metavar="NAME|FILE.toml",
         help=(
-            "System of the catalog, e.g. H100-DGX, or a file of your own: `dmodel catalog systems "
-            "NAME --toml` prints a start."
+            "System of the catalog, e.g. H100-DGX, or your own file: `dmodel catalog systems "
+            "NAME --toml` prints a template."
         ),
         rich_help_panel=JOB,
     ),
@@ -66,7 +66,7 @@ Chip = Annotated[
     str | None,
     typer.Option(
         metavar="NAME|FILE.toml",
-        help="Chip in place of the system's own, or alone, in the system where it usually stands.",
+        help="Chip in place of the system's own; without --system, in its usual system.",
         rich_help_panel=JOB,
     ),
 ]
@@ -78,8 +78,8 @@ Settings = Annotated[
         "--set",
         metavar="NAME=VALUE",
         help=(
-            "A column of trace files, or any other name of `dmodel catalog settings`; wins "
-            "over options and the stack's facts. May be given several times."
+            "A column of trace files, or any other name of `dmodel catalog settings`; overrides "
+            "options and the stack's facts. Repeatable."
         ),
     ),
 ]
@@ -107,7 +107,7 @@ class Job(NamedTuple):
     precision: Annotated[
         str,
         typer.Option(
-            help="Of the matmuls: bf16, fp16, fp8, mxfp8, nvfp4, int8.", rich_help_panel=JOB
+            help="Matmul precision: bf16, fp16, fp8, mxfp8, nvfp4, int8.", rich_help_panel=JOB
         ),
     ] = "bf16"
     profile: ProfileOption = None
@@ -116,8 +116,8 @@ class Job(NamedTuple):
         typer.Option(
             metavar="NAME[/RELEASE]|FILE.toml",
             help=(
-                "Software as `dmodel catalog stacks` lists it, or a file of your own: picks its "
-                "facts and coefficients."
+                "Training software, as `dmodel catalog stacks` lists it, or your own file: sets "
+                "defaults and coefficients."
             ),
         ),
     ] = ""
@@ -147,13 +147,13 @@ class Degrees(NamedTuple):
     dp: Annotated[
         int | None,
         typer.Option(
-            help="Data parallelism; default: what is left of the devices.", rich_help_panel=PLAN
+            help="Data parallelism; default: devices / (tp · pp · cp).", rich_help_panel=PLAN
         ),
     ] = None
     ep: Annotated[
         int | None,
         typer.Option(
-            help="Expert parallelism, a part of dp · cp · tp; default: 1.", rich_help_panel=PLAN
+            help="Expert parallelism, within dp · cp · tp; default: 1.", rich_help_panel=PLAN
         ),
     ] = None
     zero: Annotated[
@@ -170,7 +170,7 @@ class Degrees(NamedTuple):
         bool,
         typer.Option(
             "--reshard/--no-reshard",
-            help="ZeRO 3: gather weights again for the backward pass.",
+            help="With ZeRO 3: gather weights again for the backward pass.",
             rich_help_panel=PLAN,
         ),
     ] = True
@@ -178,7 +178,7 @@ class Degrees(NamedTuple):
         bool | None,
         typer.Option(
             "--sp/--no-sp",
-            help="Sequence parallelism beside tp; default: when tp > 1.",
+            help="Sequence parallelism with tp; default: on when tp > 1.",
             rich_help_panel=PLAN,
         ),
     ] = None
@@ -193,8 +193,8 @@ class Degrees(NamedTuple):
         str,
         typer.Option(
             help=(
-                "Activations: none, selective, full, a share of layers; default: the stack's, "
-                "else the least that fits."
+                "Activation recomputation: none, selective, full, or a share of layers; default: "
+                "the stack's, else the least that fits."
             ),
             rich_help_panel=PLAN,
         ),
@@ -202,20 +202,20 @@ class Degrees(NamedTuple):
     offload: Annotated[
         float | None,
         typer.Option(
-            help="Share of layers with activations in host memory; default: the stack's.",
+            help="Share of layers with activations offloaded to the host; default: the stack's.",
             rich_help_panel=PLAN,
         ),
     ] = None
     schedule: Annotated[
         str | None,
         typer.Option(
-            help="gpipe, 1f1b, interleaved, zero-bubble; default: 1f1b or interleaved.",
+            help="Pipeline: gpipe, 1f1b, interleaved, zero-bubble; default: 1f1b or interleaved.",
             rich_help_panel=PLAN,
         ),
     ] = None
-    attention: Annotated[str, typer.Option(help="Kernels: flash, none.", rich_help_panel=PLAN)] = (
-        "flash"
-    )
+    attention: Annotated[
+        str, typer.Option(help="Fused attention: flash, none.", rich_help_panel=PLAN)
+    ] = "flash"
 
 
 def takes(**records: type) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -54,7 +54,7 @@ Traces = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(metavar="PRED.csv", help="Write the rows with the new columns, CSV or .parquet."),
+    typer.Option(metavar="PRED.csv", help="Write the rows with predictions, CSV or .parquet."),
 ]
 
 Against = Annotated[
@@ -62,8 +62,8 @@ Against = Annotated[
     typer.Option(
         metavar="NAME=VALUE,…",
         help=(
-            "A second plan, the first but for these (tp=8, system=B200-DGX, devices=256, …): "
-            "both by term, and how likely the first one is faster and cheaper."
+            "Compare with a second plan, given by its differences (tp=8, system=B200-DGX, "
+            "devices=256, …): both by term, and how likely the first is faster and cheaper."
         ),
     ),
 ]
@@ -74,8 +74,8 @@ Explain = Annotated[
     typer.Option(
         metavar="all|TERM",
         help=(
-            "Where a term of the step comes from: formula, work, rate, coefficients, what hides "
-            "it, source."
+            "Where a term of the step comes from: formula, work, rate, coefficients, overlap, "
+            "source."
         ),
     ),
 ]
@@ -85,7 +85,7 @@ Peak = Annotated[
     float | None,
     typer.Option(
         metavar="TFLOP/s",
-        help="Peak that utilization is over; default: the chip's dense one of the precision.",
+        help="Peak for MFU; default: the chip's dense peak at the precision.",
     ),
 ]
 

@@ -23,12 +23,13 @@ class Amount(NamedTuple):
 
     tokens: Annotated[
         float | None,
-        typer.Option(help="Tokens to train on: days, money, energy.", rich_help_panel=WHOLE),
+        typer.Option(help="Tokens to train on: adds days, cost, energy.", rich_help_panel=WHOLE),
     ] = None
     loss: Annotated[
         float | None,
         typer.Option(
-            help="Loss to reach [nat/token]: its tokens by the loss law.", rich_help_panel=WHOLE
+            help="Loss to reach [nat/token]; its tokens follow from the scaling law.",
+            rich_help_panel=WHOLE,
         ),
     ] = None
 
@@ -39,13 +40,13 @@ class Terms(NamedTuple):
     chinchilla: Annotated[
         bool,
         typer.Option(
-            "--chinchilla", help="Train on 20 tokens for each parameter.", rich_help_panel=WHOLE
+            "--chinchilla", help="Train on 20 tokens per parameter.", rich_help_panel=WHOLE
         ),
     ] = False
     price_per_hour: Annotated[
         float | None,
         typer.Option(
-            help="Rent of one accelerator [dollar/hour]; default: the catalog's.",
+            help="Price of one accelerator [dollar/hour]; default: the catalog's.",
             rich_help_panel=WHOLE,
         ),
     ] = None
@@ -53,23 +54,21 @@ class Terms(NamedTuple):
         str | None,
         typer.Option(
             metavar="YYYY-MM-DD",
-            help="How likely is it that the run is done by this date?",
+            help="Adds the probability that the run is done by this date.",
             rich_help_panel=WHOLE,
         ),
     ] = None
     start: Annotated[
         str | None,
         typer.Option(
-            metavar="YYYY-MM-DD", help="Date of its begin; default: today.", rich_help_panel=WHOLE
+            metavar="YYYY-MM-DD", help="Start of the run; default: today.", rich_help_panel=WHOLE
         ),
     ] = None
 
 
 Anyway = Annotated[
     bool,
-    typer.Option(
-        "--anyway", help="Take what is ten times beyond every published run for an answer."
-    ),
+    typer.Option("--anyway", help="Accept an answer ten times beyond every published run."),
 ]
 
 
@@ -120,7 +119,7 @@ def stop_beyond_sense(document: Document, anyway: bool) -> None:
     """Exit code 1 where an answer is far beyond every published run."""
     far = beyond_sense(document)
     if far is not None and not anyway:
-        say(f"dmodel: no sane run: {far['text']} (--anyway takes it for an answer)")
+        say(f"dmodel: no sane run: {far['text']} (--anyway accepts it)")
         stop(1)
 
 
@@ -137,7 +136,7 @@ def check_terms(terms: Terms, has_amount: bool) -> None:
     if without:
         raise InputError(f"--{without[0]}: a date needs a run: say --tokens N or --chinchilla too")
     if terms.start is not None and terms.until is None:
-        raise InputError("--start: goes with --until, the date by which the run shall be done")
+        raise InputError("--start: goes with --until, the date by which the run should be done")
 
 
 def check_positive(option: str, value: float | None) -> None:

@@ -33,9 +33,7 @@ Reoptimize = Annotated[
     bool,
     typer.Option(
         "--reoptimize",
-        help=(
-            "Around the best plan of the job, which follows the inputs; no plan needs to be given."
-        ),
+        help=("Search the best plan, and again as inputs change; needs no plan."),
     ),
 ]
 Follow = Annotated[
@@ -43,8 +41,8 @@ Follow = Annotated[
     typer.Option(
         metavar="INPUT",
         help=(
-            "Search the best plan again along this input and say where it flips; default: the 6 "
-            "that matter most."
+            "Search the best plan along this input and say where it changes; default: the 6 most "
+            "important inputs."
         ),
     ),
 ]
@@ -59,12 +57,12 @@ Ranges = Annotated[
     typer.Option(
         "--range",
         metavar="INPUT=LOW:HIGH",
-        help="Ranges of the Sobol indices; default: the 10 that matter most, ×/÷ 1.25.",
+        help="Ranges for Sobol indices; default: the 10 most important inputs, ×/÷ 1.25.",
     ),
 ]
 Interact = Annotated[
     int,
-    typer.Option("--interactions", metavar="N", help="Second order among the N largest; 0 = none."),
+    typer.Option("--interactions", metavar="N", help="Second order of the N largest; 0 = none."),
 ]
 Map = Annotated[
     str,
@@ -80,22 +78,17 @@ Loss = Annotated[
         help="Loss of time_to_loss [nat/token]; default: that of 20 tokens per parameter."
     ),
 ]
-Days = Annotated[float, typer.Option("--deadline-days", help="Time of largest_run [day].")]
+Days = Annotated[float, typer.Option("--deadline-days", help="Duration of largest_run [day].")]
 Check = Annotated[
     bool,
     typer.Option(
         "--check",
-        help=(
-            "Also compare with central differences and with solving again; exit 1 where they "
-            "differ."
-        ),
+        help=("Compare with central differences and a new search; exit 1 where they differ."),
     ),
 ]
 Report = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR", help="Everything: figures (PNG), the text and the document (JSON), here."
-    ),
+    typer.Option(metavar="DIR", help="Write figures (PNG), text and JSON here."),
 ]
 
 LEAST = 5e-4
@@ -123,8 +116,8 @@ def command(
     degrees: Degrees,
     spread: Spread,
 ) -> None:
-    """Elasticities: the change of an output [%] when an input grows by 1 %; at one plan, or with
-    `--reoptimize` around the best one."""
+    """Elasticities: the change of an output [%] when an input grows by 1 %, at one plan, or with
+    `--reoptimize` at the best plan."""
     from dmodel.cli.question import check_count, setting
     from dmodel.cli.sensitivity_wanted import Wanted, check_options
 

@@ -80,10 +80,10 @@ def _check_goal(w: Wanted) -> None:
 
     output = output_name(w.output)
     if w.loss is not None and output != "time_to_loss":
-        raise InputError("--loss is of --output time_to_loss; leave it out, or ask for that output")
+        raise InputError("--loss is of --output time_to_loss; leave it out, or choose that output")
     if given and output != "largest_run":
         raise InputError(
-            "--deadline-days is of --output largest_run; leave it out, or ask for that output"
+            "--deadline-days is of --output largest_run; leave it out, or choose that output"
         )
 
 

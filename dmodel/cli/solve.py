@@ -30,9 +30,9 @@ Input = Annotated[
         "--for",
         metavar="INPUT",
         help=(
-            "A name of --set (seq_len, global_batch, recompute_layers, …), a number of hardware "
-            "(bandwidth.inter, chip.flops_per_s, …) as dmodel sensitivity lists them, devices, "
-            "or a degree."
+            "Input to vary: a name of --set (seq_len, global_batch, recompute_layers, …), a "
+            "hardware input as `dmodel sensitivity` lists them (bandwidth.inter, "
+            "chip.flops_per_s, …), devices, or a parallel degree."
         ),
     ),
 ]
@@ -43,7 +43,7 @@ Goal = Annotated[
         metavar="OUTPUT=VALUE",
         help=(
             "step_time=5s, mfu=45%, tokens_per_s=1e6, tokens_per_s_per_device=900, memory=70GB, "
-            "days=30 (until the loss of 20 tokens per parameter), dollars_per_token=…, …"
+            "days=30 (to the loss of 20 tokens per parameter), dollars_per_token=…, …"
         ),
     ),
 ]
@@ -51,7 +51,7 @@ Between = Annotated[
     tuple[float, float] | None,
     typer.Option(
         metavar="LOW HIGH",
-        help="Range of the input, SI; default: a hundredth to a hundred times of what it is.",
+        help="Range of the input, SI; default: 1/100 to 100 times its value.",
     ),
 ]
 
@@ -66,8 +66,8 @@ def command(
     job: Job,
     degrees: Degrees,
 ) -> None:
-    """All values of one input at which an output of the plan is as wanted; exit 1 where there is
-    none, and why."""
+    """Find all values of one input that give a wanted output of the plan. Exit 1, with the reason,
+    where there is none."""
     from dmodel.cli.question import question_of
 
     question = question_of(job, degrees)
@@ -93,7 +93,7 @@ def _show(d: Document, found: Solution) -> None:
     show_lines(
         f"{title(d)}: {short(d['plan'])}",
         f"{found.output} = {_output(found.output, found.now)} at {found.input} = "
-        f"{digits(found.at, 4)} (SI), as stated",
+        f"{digits(found.at, 4)} (SI), as given",
         "",
     )
     if not found.found:

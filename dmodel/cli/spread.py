@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dmodel.parts import State
 
-SPREAD = "What computes (default: threads of this process)"
+SPREAD = "Workers (default: threads of this process)"
 """Heading of the options in the help."""
 
 OFTEN_S, SELDOM_S = 1.0, 15.0
@@ -30,13 +30,13 @@ class Spread(NamedTuple):
 
     workers: Annotated[
         int | None,
-        typer.Option(help="Processes of this machine, each of one thread.", rich_help_panel=SPREAD),
+        typer.Option(help="Worker processes, one thread each.", rich_help_panel=SPREAD),
     ] = None
     cluster: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Scheduler of Dask, such as tcp://127.0.0.1:8786.",
+            help="Dask scheduler, such as tcp://127.0.0.1:8786.",
             rich_help_panel=SPREAD,
         ),
     ] = None

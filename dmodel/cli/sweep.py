@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 SPACES = ("usual", "everything")
 
 Draws = Annotated[int, typer.Option(help="Draws of the coefficients.")]
-Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the draws.")]
-Top = Annotated[int, typer.Option(help="Plans to list of each job.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed of the draws.")]
+Top = Annotated[int, typer.Option(help="Plans to list for each job.")]
 Space = Annotated[
     str | None,
-    typer.Option(help="What a plan may vary: usual (the default), or everything."),
+    typer.Option(help="Search space: usual (the default), or everything."),
 ]
 PlanFile = Annotated[
     Path | None,
     typer.Option(
         "--plans",
         metavar="FILE.csv",
-        help="These plans in place of the whole space: a row each, columns such as tp and pp.",
+        help="Evaluate these plans instead of the search space: columns such as tp and pp.",
     ),
 ]
 Vary = Annotated[
@@ -51,15 +51,15 @@ Vary = Annotated[
     typer.Option(
         "--vary",
         metavar="NAME=V1,V2,…",
-        help="A job for each value of a name of `--set`; several give all combinations.",
+        help="One job per value of a `--set` name; repeat for all combinations.",
     ),
 ]
-PerBlock = Annotated[int | None, typer.Option("--block", help="Evaluations of a block.")]
+PerBlock = Annotated[int | None, typer.Option("--block", help="Evaluations per block of work.")]
 Out = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Keep the parts here: a run that was ended goes on where it was.",
+        help="Checkpoint here: an interrupted run resumes.",
     ),
 ]
 
@@ -80,7 +80,7 @@ def command(
     job: Job,
     spread: Spread,
 ) -> None:
-    """What is not known of the coefficients, carried through every plan: quantiles of the step
+    """Propagate the uncertainty of the coefficients through every plan: quantiles of the step
     time, and how likely each plan is the best."""
     check_spread(spread)
     _check_counts(draws=draws, top=top, block=block)

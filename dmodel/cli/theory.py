@@ -43,10 +43,10 @@ Sweep = Annotated[
     str | None,
     typer.Option(
         metavar="GPU",
-        help="The smallest cluster for each width of the study: curve, linear end, largest run.",
+        help="The smallest cluster by model width: curve, end of linear scaling, largest run.",
     ),
 ]
-Sparse = Annotated[bool, typer.Option("--sparse", help="With --sweep: models with experts.")]
+Sparse = Annotated[bool, typer.Option("--sparse", help="With --sweep: MoE models.")]
 Law = Annotated[
     str | None,
     typer.Option(
@@ -75,7 +75,7 @@ def command(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Answer tables of the study "Data movement limits to frontier model training" (arXiv
+    """Evaluate the model of "Data movement limits to frontier model training" (arXiv
     2411.01137), exactly as its own code does."""
     asked = {"--layouts": layouts, "--matmuls": matmuls, "--optima": optima, "--sweep": sweep}
     _check_one(asked, sparse or batch_law is not None)

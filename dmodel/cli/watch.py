@@ -31,7 +31,7 @@ Where = Annotated[
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="NAME=VALUE", help="What the files do not say, as for `dmodel import`."
+        "--set", metavar="NAME=VALUE", help="What the files lack, as for `dmodel import`."
     ),
 ]
 With = Annotated[
@@ -42,21 +42,19 @@ With = Annotated[
 ]
 Name = Annotated[
     str | None,
-    typer.Option(
-        "--format", metavar="NAME", help="Format of the logs; default: by their contents."
-    ),
+    typer.Option("--format", metavar="NAME", help="Format of the logs; default: detected."),
 ]
-Least = Annotated[float, typer.Option(help="Relative change that matters.")]
-Once = Annotated[bool, typer.Option("--once", help="Read what is there, and end.")]
-First = Annotated[bool, typer.Option("--first", help="End at the first alarm.")]
+Least = Annotated[float, typer.Option(help="Smallest relative change to report.")]
+Once = Annotated[bool, typer.Option("--once", help="Read what is there, and exit.")]
+First = Annotated[bool, typer.Option("--first", help="Exit at the first alarm.")]
 Idle = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="End when nothing grew for so long.")
+    float | None, typer.Option(metavar="SECONDS", help="Exit after this time without new lines.")
 ]
 Every = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Look at the files so often; default: 2.")
+    float | None, typer.Option(metavar="SECONDS", help="Polling interval; default: 2.")
 ]
 Lines = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document a line for each alarm or news.")
+    bool, typer.Option("--json", help="Print one JSON document per line for each event.")
 ]
 
 
@@ -86,9 +84,9 @@ def command(
     every: Every = None,
     json: Lines = False,
 ) -> None:
-    """Follow a log or a table as it grows: is the run at the level of such runs, does it change?
+    """Follow a log or a table as it grows: is the run as fast as predicted, does it slow down?
 
-    Exit 1 when a run is slower than such runs, became slower, or stands still; else 0.
+    Exit 1 when a run is slower than predicted, slows down, or stalls; else 0.
     """
     _check(least, idle, every, once)
     every = EVERY if every is None else every
