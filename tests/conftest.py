@@ -98,17 +98,17 @@ def resident() -> float:
 
 
 @pytest.fixture(scope="session")
-def held():
+def let_go():
     """What the process held when it last let go of something [byte]. Freed memory stays its own, so
     without this each later file would begin with nothing compiled."""
     return [ROOMY - MORE]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _room(held):
+def _room(let_go):
     """Programs of files that are done make room for others'."""
     yield
-    if resident() > held[0] + MORE:
+    if resident() > let_go[0] + MORE:
         jax.clear_caches()
         gc.collect()
-        held[0] = resident()
+        let_go[0] = resident()

@@ -557,7 +557,8 @@ def test_tables_for_people_show_the_numbers():
 
 
 def test_titles_are_one_line_and_a_design_without_plans_has_no_table():
-    assert "Memory of the fullest device: stage 1 of 2, in the backward pass\n" in run("predict", PLAN).stdout
+    title = "Memory of the fullest device: stage 1 of 2, in the backward pass\n"
+    assert title in run("predict", PLAN).stdout
     text = run("design --method exact", JOB.replace("--devices 64", "--devices 97"), code=1).stdout
     assert "No plan to show" in text and "headroom" not in text
 

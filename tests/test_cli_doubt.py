@@ -98,7 +98,8 @@ def words_of(plan) -> str:
 
 
 def test_the_table_of_a_design_shows_the_intervals(asked, designed, capsys):
-    show_design({**asked.document(), **designed[1], "assumptions": []})
+    near = {"published": {"near": True}}
+    show_design({**asked.document(), **designed[1], **near, "assumptions": []})
     text = capsys.readouterr().out
     assert "90 %" in text and "The first plan is faster than the second" in text
 

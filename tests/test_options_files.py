@@ -30,6 +30,7 @@ CASES = {
     "evaluate": {
         "--profile": Case("--profile prior"),
         "--strict": Case("--strict", "evaluate broken.csv"),
+        "--configurations": Case("--configurations"),
     },
     "fit": {
         "--out": Case("--out q.json", slow=True),
@@ -40,6 +41,10 @@ CASES = {
             "--with-implausible", "fit unlikely.csv --out p.json", slow=True
         ),
         "--strict": Case("--strict", "fit broken.csv --out p.json", slow=True),
+        "--drift": Case("--drift 0.2", slow=True),
+        "--configurations": Case("--configurations", slow=True),
+        "--workers": Case("--workers 0", says="--workers"),
+        "--cluster": Case("--cluster tcp://127.0.0.1:1 --workers 1", says="--cluster"),
     },
     "next-measurements": {
         "--budget-minutes": Case("--budget-minutes 2000", slow=True),
