@@ -71,8 +71,10 @@ def cells(
 
 def drift(found: Cells, names: list[str]) -> list[Period]:
     """Every period that has a time, in the order of the names; the first one is what `change` is
-    from."""
+    from. None where no row says its period."""
     present = np.unique(found.period)
+    if not len(present):
+        return []
     change, error = changes(found, present)
     return [
         _period(found, int(p), names[p], change[i], error[i])
