@@ -252,14 +252,11 @@ def fullest(found: Mapping[str, Memory]) -> Memory:
 
 
 def _fuller(one: Memory, other: Memory) -> Memory:
-    """The one that holds more, purpose by purpose."""
+    """The one that holds more in all; the first one where both hold as much."""
     a, b = one.total, other.total
-    if at_hand(a, b):
-        return one.replace(
-            **{name: np.where(b > a, vars(other)[name], x) for name, x in vars(one).items()}
-        )
+    where = np.where if at_hand(a, b) else jnp.where
     return one.replace(
-        **{name: jnp.where(b > a, vars(other)[name], x) for name, x in vars(one).items()}
+        **{name: where(b > a, vars(other)[name], x) for name, x in vars(one).items()}
     )
 
 
