@@ -249,14 +249,15 @@ def design(
       stack, precision, overrides, profile: as of `predict`; the layout is searched.
       attention: "flash" or "none". everything: search all that a plan can vary.
       max_risk: largest accepted probability of running out of memory [1]; None =
-        `searching.RISK`, a tenth. A share of memory in `limits` overrides it.
+        `footprint.RISK`, a tenth. A share of memory in `limits` overrides it.
       how: `method`, `top`, `limits`, `objective` and more of `dmodel.design.design`.
 
     Raises:
       InputError: what is missing or unknown, or is set but searched.
     """
     from dmodel.design import Limits
-    from dmodel.searching import RISK, search, space_of, usable
+    from dmodel.footprint import RISK
+    from dmodel.searching import search, space_of, usable
 
     enable_float64()
     words = question(job, cluster, stack=stack, precision=precision, overrides=overrides)

@@ -13,11 +13,12 @@ from dmodel.catalog.stack import stack
 from dmodel.catalog.systems import default_system
 from dmodel.coefficients import Coefficients
 from dmodel.errors import InputError
-from dmodel.footprint import Footprint, whole
+from dmodel.footprint import RISK, Footprint, whole
+from dmodel.left_blank import Least, never_recompute
 from dmodel.profiles import Profile, family, members
 from dmodel.question import Assumption, Question
 from dmodel.records import Cluster, Model, Plan
-from dmodel.resolve import Resolved, never_recompute
+from dmodel.resolve import Resolved
 from dmodel.resolve import resolve as resolved
 from dmodel.settings import changed
 from dmodel.topology import check_devices
@@ -187,8 +188,13 @@ def plan(asked: Asked, words: Mapping[str, Any]) -> tuple[Plan, tuple[Assumption
 
 
 def laid(asked: Asked, words: Mapping[str, Any]) -> Resolved:
-    """The records of a layout in words; as `plan`."""
-    return resolved(changed(asked.question, words))
+    """The records of a layout in words; as `plan`.
+
+    Recomputation that is left blank is the least at the usual risk of running out of memory, by
+    what the stack holds.
+    """
+    spread = asked.profile.footprint_for(asked.stack).spread
+    return resolved(changed(asked.question, words), Least(asked.footprint, spread, RISK))
 
 
 NAMED = 6

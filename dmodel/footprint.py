@@ -29,6 +29,10 @@ assumed. Over 720 peaks of a public sweep (H100, 1B to 80B parameters, recomputa
 the least footprint predicts a fifth too little, with this spread about it."""
 
 
+RISK = 0.1
+"""Probability that a device has too little memory that a plan may have where none is said."""
+
+
 class Footprint(struct.PyTreeNode, kw_only=True):
     """Numbers of one stack; units and meanings in `SPECS`. Scalars, or one value per case
     `[*batch]`."""

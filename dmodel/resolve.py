@@ -19,6 +19,7 @@ from dmodel.catalog.facts import Fact
 from dmodel.catalog.loader import edition
 from dmodel.deciding import LEAVES, first_facts, software, usual_bytes
 from dmodel.errors import InputError
+from dmodel.left_blank import RuleOfRecompute, cheapest_that_fits
 from dmodel.machine import machine
 from dmodel.question import Assumption, Question, Said, degrees, words
 from dmodel.records import LEAVES as PLAN_LEAVES
@@ -56,9 +57,6 @@ _PLAIN = Plan.of(global_batch=0.0, dp=1.0)
 NEUTRAL = {n: float(leaf(_PLAIN, n)) for n in PLAN_LEAVES if n not in ("schedule", "placement")}
 """Leaves that no fact decides, as a plan has them."""
 
-RuleOfRecompute = Callable[["Cases"], tuple[Array, Array]]
-"""Rule for an open `recompute`: cases with none → `(recompute_layers, recompute_attention)`."""
-
 
 class Cases(struct.PyTreeNode, kw_only=True):
     """Questions as one batch of records: leaves `[n]`, of the network `[K, n]`.
@@ -93,7 +91,7 @@ def assemble(questions: Sequence[Question], rule: RuleOfRecompute | None = None)
 
     Args:
       rule: for those whose recomputation neither they nor their stack say; by default
-        `cheapest_that_fits`.
+        `left_blank.cheapest_that_fits`.
     Raises:
       InputError: of the first question that cannot be answered.
     """
@@ -319,8 +317,8 @@ def _fill_recompute(
     if not open_.any():
         return cases
     some = jax.tree.map(lambda leaf: leaf[..., open_], cases)
-    shares = (np.broadcast_to(np.asarray(x, np.float64), open_.sum()) for x in rule(some))
-    layers, attention = shares
+    *shares, why = rule(some)
+    layers, attention = (np.broadcast_to(np.asarray(x, np.float64), open_.sum()) for x in shares)
     new_layers = np.array(cases.plan.layout.recompute_layers)
     new_attention = np.array(cases.plan.layout.recompute_attention)
     new_layers[open_], new_attention[open_] = layers, attention
@@ -329,33 +327,12 @@ def _fill_recompute(
         (0.0, 1.0): "selective",
         (0.0, 0.0): "none",
     }
-    for i, *pair in zip(np.flatnonzero(open_), layers, attention, strict=True):
+    for i, reason, *pair in zip(np.flatnonzero(open_), why, layers, attention, strict=True):
         name = words_of.get(tuple(map(float, pair)), f"{pair[0]:.2g} of the layers")
-        text = f"recompute blank: {name}, the least that fits"
+        text = f"recompute blank: {name}, {reason}"
         said[i].append(Assumption(text, about=("recompute",)))
     plan = cases.plan.having(recompute_layers=new_layers, recompute_attention=new_attention)
     return cases.replace(plan=recomputation.offloading(again, cases.model, plan))
-
-
-def cheapest_that_fits(cases: Cases) -> tuple[np.ndarray, np.ndarray]:
-    """Least recomputation whose memory fits the device: none, else selective, else in full for the
-    smallest share of the layers that fits (all of them when even that does not). Memory is convex
-    in the share, so it fits where a straight line between the ends says so."""
-    from dmodel.step import memory_use
-
-    count = np.asarray(cases.plan.layout.dp).shape
-    ones, zeros = np.ones(count), np.zeros(count)
-
-    def excess(layers: np.ndarray, attention: np.ndarray) -> np.ndarray:
-        plan = cases.plan.having(recompute_layers=layers, recompute_attention=attention)
-        total = memory_use(cases.model, plan).total
-        return np.asarray(total - cases.system.chip.hbm_bytes)
-
-    none, selective, full = excess(zeros, zeros), excess(zeros, ones), excess(ones, zeros)
-    share = np.clip(none / np.maximum(none - full, 1.0), 0.0, 1.0)
-    fits = (none <= 0.0) | (selective <= 0.0)
-    only_core = (none > 0.0) & (selective <= 0.0)
-    return np.where(fits, 0.0, share), np.where(only_core, 1.0, 0.0)
 
 
 class Resolved(NamedTuple):
@@ -379,9 +356,3 @@ def resolve(question: Question, rule: RuleOfRecompute | None = None) -> Resolved
     records = (cases.system, cases.model, cases.plan)
     cluster, model, plan = jax.tree.map(lambda leaf: np.asarray(leaf)[..., 0], records)
     return Resolved(cluster, model, plan, cases.assumptions[0], parts[0].chunks)
-
-
-def never_recompute(cases: Cases) -> tuple[np.ndarray, np.ndarray]:
-    """The rule that nothing is recomputed unless said."""
-    zeros = np.zeros(np.asarray(cases.plan.layout.dp).shape)
-    return zeros, zeros

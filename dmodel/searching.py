@@ -13,7 +13,7 @@ from dmodel import shape
 from dmodel.asked import OF_LAYOUT, Asked, records_of
 from dmodel.design import EVERYTHING, Choices, Design, Problem, design, problem
 from dmodel.errors import InputError
-from dmodel.footprint import share_at_risk
+from dmodel.footprint import RISK, share_at_risk
 from dmodel.question import Assumption, Question
 from dmodel.recomputation import CHOICES as RECOMPUTED
 from dmodel.records import Plan
@@ -195,10 +195,6 @@ def for_any_layout(searched: Searched) -> Plan:
 
 HELD = ("gradient_bytes", "optimizer_bytes")
 """Leaves that say under which ZeRO stage a device holds more."""
-
-
-RISK = 0.1
-"""Probability that a device has too little memory that a plan may have where none is said."""
 
 
 def usable(asked: Asked, risk: float = RISK) -> float:

@@ -17,8 +17,8 @@ from dmodel.api import Job, cluster, design, question
 from dmodel.asked import Asked, ask
 from dmodel.cost.memory import out_of_memory_probability
 from dmodel.design import Candidate
+from dmodel.footprint import RISK
 from dmodel.report import style
-from dmodel.searching import RISK
 from experiments import design_common as shared
 from experiments.search_cases import CASES, Case
 from experiments.study import run as run_study

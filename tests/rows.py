@@ -6,8 +6,9 @@ from pathlib import Path
 from calibration.traces import read, to_cases
 from calibration.traces.questions import completed
 from calibration.traces.table import Row
+from dmodel.left_blank import never_recompute
 from dmodel.question import Question
-from dmodel.resolve import Resolved, never_recompute, resolve
+from dmodel.resolve import Resolved, resolve
 from dmodel.settings import changed
 
 GOOD = {

@@ -6,8 +6,9 @@ import pytest
 from dmodel.catalog.loader import table
 from dmodel.cli.options import Degrees, Job
 from dmodel.cli.question import question_of
+from dmodel.left_blank import never_recompute
 from dmodel.records import LEAVES, leaf
-from dmodel.resolve import never_recompute, resolve
+from dmodel.resolve import resolve
 from dmodel.shape import FROM_MODEL
 from tests.rows import answered, told
 

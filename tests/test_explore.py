@@ -16,12 +16,13 @@ from dmodel.explore.limits import limits, sweep
 from dmodel.explore.programs import SLOPED, paths, program, sizes, sloped
 from dmodel.explore.scalars import Scalars
 from dmodel.footprint import SPREAD
+from dmodel.left_blank import never_recompute
 from dmodel.operations import OPERATIONS, Unknown
 from dmodel.profiles import load
 from dmodel.question import Question
 from dmodel.recording import recorded
 from dmodel.records.case import Case
-from dmodel.resolve import never_recompute, resolve
+from dmodel.resolve import resolve
 from tests.javascript import needs_node, outputs
 
 MANY = 200

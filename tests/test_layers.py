@@ -53,7 +53,9 @@ QUESTION = BASE | {"blocks", "catalog", "columns", "layouts", "profiles", "recor
 """What a question in words stands on."""
 
 WORDS = QUESTION | {"question", "checks", "recomputation", "shape", "settings", "resolve"}
-WORDS |= {"adapters", "counted", "described", "deciding", "laid_out", "machine", "varying", "asked"}
+WORDS |= {"adapters", "counted", "described", "deciding", "laid_out", "left_blank", "machine"}
+WORDS |= {"varying", "asked"}
+WORDS |= {"varying", "asked"}
 """From words to records, and what stands on nothing above it."""
 
 ANSWERS = {"prediction", "explain", "searching", "api", "diagnose", "solve"}
@@ -102,9 +104,10 @@ ALLOWED: dict[str, set[str]] = {
     "deciding": QUESTION | {"described", "question"},
     "laid_out": QUESTION | {"question"},
     "machine": QUESTION | {"question", "deciding"},
+    "left_blank": BELOW_COST | {"cost", "step"},
     "resolve": QUESTION
     | {"question", "checks", "recomputation", "counted", "shape", "deciding", "laid_out"}
-    | {"machine", "step"},
+    | {"machine", "left_blank"},
     "varying": QUESTION | {"question", "described", "deciding", "resolve"},
     "asked": WORDS | BELOW_RUN,
     "prediction": WORDS

@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 
 from calibration.traces import published, read, to_cases
+from dmodel.api import Job, Layout, cluster, predict
 from dmodel.cli.question import plan_document
 from dmodel.cost import memory
 from dmodel.errors import InputError
+from dmodel.footprint import RISK
+from dmodel.left_blank import Chosen, never_recompute
 from dmodel.recomputation import MODULES, PRODUCTS, by_policy, of_modules
 from dmodel.records import Plan, leaf
-from dmodel.resolve import Resolved, never_recompute
+from dmodel.resolve import Resolved
 from tests.rows import answered, job, table_file, told
 
 PARTS = ("layers", "attention", "products", "elementwise")
@@ -269,7 +272,7 @@ def test_a_rule_that_recomputes_leaves_the_same_parts_in_the_memory_of_the_host(
     recomputed."""
     row = {"stack": "tpu-recipes", "recompute": "", "set": "offload_inputs=1"}
     table = read(table_file(tmp_path, row))
-    rules = never_recompute, lambda cases: (np.ones(1), np.zeros(1))
+    rules = never_recompute, lambda cases: Chosen(np.ones(1), np.zeros(1), ["so"])
     nothing, everything = (to_cases(table, rule).plan.layout for rule in rules)
     assert 0.0 < nothing.offload[0] < 0.1
     assert (everything.recompute_layers[0], everything.offload[0]) == (1.0, 1.0)
@@ -289,3 +292,18 @@ def test_a_rule_that_recomputes_leaves_the_same_parts_in_the_memory_of_the_host(
 )
 def test_a_document_says_what_is_done_again(done, words):
     assert plan_document(Plan.of(dp=1.0, global_batch=1.0, **done))["recompute"] == words
+
+
+@pytest.mark.parametrize("stack", ["megatron-lm", ""])
+def test_blank_recomputation_is_the_least_at_the_usual_risk_of_the_stack(stack):
+    """What is chosen is what is reported: the risk that `predict` states, by the stack's own
+    footprint, is the usual one; and where not even all layers fit, that is said."""
+    run = Job("llama-3.1-405b", 8192, 256), cluster("H100-DGX", 512)
+    found = predict(*run, Layout(tp=8, pp=16), stack=stack)
+    assert found.document["oom_probability"] == pytest.approx(RISK, abs=1e-3)
+    assert f"a risk of {100 * RISK:.0f} % at most" in str(found.assumptions)
+    small = predict(*run, Layout(tp=8, pp=4), stack=stack)
+    assert float(small.plan.layout.recompute_layers) == 1.0
+    assert small.document["oom_probability"] > RISK
+    risk = f"{100 * small.document['oom_probability']:.0f} %"
+    assert f"full, even so the risk that memory is not enough is {risk}" in str(small.assumptions)

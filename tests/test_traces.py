@@ -9,7 +9,7 @@ import pytest
 from calibration.traces import concatenate, fingerprint, read, to_cases, write
 from calibration.traces.schema import COLUMNS, REQUIRED, SHAPE, markdown
 from dmodel.errors import InputError
-from dmodel.resolve import never_recompute
+from dmodel.left_blank import never_recompute
 from tests.rows import GOOD, one_case, table_file
 
 # --- reading

@@ -13,9 +13,9 @@ from calibration.traces import fingerprint, published, read, split, to_cases, wr
 from dmodel import counts
 from dmodel.coefficients import SPECS
 from dmodel.errors import InputError
+from dmodel.left_blank import never_recompute
 from dmodel.profiles import load
 from dmodel.records import value
-from dmodel.resolve import never_recompute
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

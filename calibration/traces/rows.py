@@ -13,9 +13,9 @@ from calibration.traces.table import Row, TraceTable, fingerprint
 from dmodel import resolve, struct
 from dmodel.catalog.chips import known_as
 from dmodel.errors import InputError
+from dmodel.left_blank import RuleOfRecompute
 from dmodel.question import degrees
 from dmodel.records import Cluster, Model, Plan
-from dmodel.resolve import RuleOfRecompute
 from dmodel.units import GIB
 
 
@@ -91,7 +91,7 @@ def to_cases(table: TraceTable, rule: RuleOfRecompute | None = None) -> Cases:
     Args:
       table: usable rows become cases, in order.
       rule: for rows whose recomputation neither they nor their stack say; by default
-        `dmodel.resolve.cheapest_that_fits`.
+        `dmodel.left_blank.cheapest_that_fits`.
     Raises:
       InputError: no usable row.
     """

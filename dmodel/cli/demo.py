@@ -291,7 +291,8 @@ def _design(asked: Asked) -> tuple[Document, Plan]:
     from dmodel.cli.design_plan import bar, found_document, near_published, search, stated_of
     from dmodel.cli.design_risk import memory_limit
     from dmodel.design import Limits
-    from dmodel.searching import RISK, usable
+    from dmodel.footprint import RISK
+    from dmodel.searching import usable
 
     limits = Limits(memory=usable(asked))
     with bar() as shown:

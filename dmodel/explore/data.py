@@ -23,10 +23,11 @@ from dmodel.described import FIRST
 from dmodel.design import Choices
 from dmodel.design.judge import DIGITS
 from dmodel.design.rows import PLAINNESS
+from dmodel.footprint import RISK
 from dmodel.recomputation import MODULES
 from dmodel.records import LEAVES, NEEDS, OF_MODEL, Model
 from dmodel.resolve import NEUTRAL, OPERAND_BYTES, OVERRIDDEN
-from dmodel.searching import AGAIN, RISK
+from dmodel.searching import AGAIN
 from dmodel.shape import FROM_MODEL, OF_PARTS
 from dmodel.units import HOUR
 from dmodel.varying import INPUTS, MEANT, OF_LAYOUT

@@ -13,13 +13,14 @@ from dmodel.design import rows as rows_
 from dmodel.design import space as spaces
 from dmodel.design.judge import Problem, shared
 from dmodel.errors import InputError
+from dmodel.footprint import RISK
 from dmodel.montecarlo.draws import drawn
 from dmodel.montecarlo.evaluated import WAYS, shared_of
 from dmodel.montecarlo.table import Arrays, flat, table_of, thinned
 from dmodel.parts import Block
 from dmodel.placement import PAIRS
 from dmodel.records import LEAVES, Plan, leaf
-from dmodel.searching import RISK, space_of, stated, usable
+from dmodel.searching import space_of, stated, usable
 from dmodel.uncertainty import covariance
 
 PAIRS_OF_BLOCK = {"numpy": 1 << 16, "compiled": 1 << 21}

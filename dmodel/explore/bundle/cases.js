@@ -1092,9 +1092,9 @@ var Resolver = class {
     const wrong = [...problems(question, this.degrees(question))];
     if (wrong.length) throw new InputError(wrong.join("; "));
   }
-  /** Records of a question; `never`: nothing is recomputed unless said. Throws InputError where it
-   * has no answer. */
-  resolve(asked, never = false) {
+  /** Records of a question; no `room`: nothing is recomputed unless said. Throws InputError where
+   * it has no answer. */
+  resolve(asked, room = { footprint: this.usual.footprint, share: 1 }) {
     let question = this.completed(asked);
     this.check(question);
     const at = this.degrees(question), { data } = this.catalog;
@@ -1129,7 +1129,7 @@ var Resolver = class {
     const cluster = machine(this.catalog, question, soft.values);
     const built = this.settled(question, raw);
     const open = isOpen(question, soft.values, said2);
-    this.redone(leaves, redo, built, cluster, open && !never);
+    this.redone(leaves, redo, built, cluster, open ? room : null);
     const facts = soft.facts.filter((fact) => this.matters(fact, raw));
     return { ...this.overridden(question, leaves, built, cluster), facts, open, question };
   }
@@ -1139,7 +1139,7 @@ var Resolver = class {
     const spoken = names2.every((name) => name in needs);
     return !spoken || names2.some((name) => having(built, needs[name]).length > 0);
   }
-  redone(leaves, redo, built, cluster, open) {
+  redone(leaves, redo, built, cluster, room) {
     const { homes } = this.catalog.data;
     const done = this.resolving(built, planOf(leaves, homes), redo);
     Object.assign(leaves, {
@@ -1151,20 +1151,20 @@ var Resolver = class {
       recompute_bytes: done["redone.recompute_bytes"],
       offload: done["redone.offload"]
     });
-    if (!open) return;
-    const [layerShare, attention] = this.cheapest(leaves, built, cluster);
+    if (!room) return;
+    const [layerShare, attention] = this.cheapest(leaves, built, cluster, room);
     Object.assign(leaves, { recompute_layers: layerShare, recompute_attention: attention });
     leaves.offload = this.resolving(built, planOf(leaves, homes), redo).offload;
   }
   /** The least recomputation whose memory fits the device. */
-  cheapest(leaves, built, cluster) {
+  cheapest(leaves, built, cluster, room) {
     const program = this.programs(structure(built)).evaluated;
     const excess = (layerShare, attention) => {
       const own2 = { ...leaves, recompute_layers: layerShare, recompute_attention: attention };
       const plan = planOf(own2, this.catalog.data.homes);
-      const whole2 = { cluster, model: built.model, plan, ...this.usual };
+      const whole2 = { cluster, model: built.model, plan, ...this.usual, footprint: room.footprint };
       const found = outputs(program, { case: whole2, spread: 1 }, false);
-      return found["outputs.memory_bytes"] - cluster.chip.hbm_bytes;
+      return found["outputs.memory_bytes"] - room.share * cluster.chip.hbm_bytes;
     };
     const none = excess(0, 0), selective = excess(0, 1), full = excess(1, 0);
     if (none <= 0 || selective <= 0) return [0, Number(none > 0)];
@@ -1250,10 +1250,11 @@ var Model = class {
   resolver;
   /** Records of a question, and with the coefficients of its chip and stack. */
   records(question, never = false) {
-    const found = this.resolver.resolve(question, never);
     const stack = question.text("stack"), of = stack ? this.catalog.stack(stack) : null;
-    const groups = members(this.catalog, question.text("accelerator"), stack);
     const fitted = footprintOf(this.profile, of ? of.basis : "", of ? of.variant : "");
+    const share = Math.exp(fitted.spread * this.catalog.data.search.deviations);
+    const found = this.resolver.resolve(question, never ? null : { footprint: fitted.footprint, share });
+    const groups = members(this.catalog, question.text("accelerator"), stack);
     const coefficient = coefficients(this.profile, groups);
     const whole2 = { ...found.case, coefficients: coefficient, footprint: fitted.footprint };
     return { found, whole: { case: whole2, spread: fitted.spread } };

@@ -30,10 +30,11 @@ export class Model {
 
   /** Records of a question, and with the coefficients of its chip and stack. */
   records(question: Question, never = false): { found: Resolved; whole: Whole } {
-    const found = this.resolver.resolve(question, never);
     const stack = question.text("stack"), of = stack ? this.catalog.stack(stack) : null;
-    const groups = members(this.catalog, question.text("accelerator"), stack);
     const fitted = footprintOf(this.profile, of ? of.basis : "", of ? of.variant : "");
+    const share = Math.exp(fitted.spread * this.catalog.data.search.deviations);
+    const found = this.resolver.resolve(question, never ? null : { footprint: fitted.footprint, share });
+    const groups = members(this.catalog, question.text("accelerator"), stack);
     const coefficient = coefficients(this.profile, groups);
     const whole = { ...found.case, coefficients: coefficient, footprint: fitted.footprint };
     return { found, whole: { case: whole, spread: fitted.spread } };

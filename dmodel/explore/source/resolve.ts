@@ -49,6 +49,9 @@ export interface Degrees {
   dp: number; tp: number; pp: number; cp: number; ep: number; micro_batch: number | null;
 }
 
+/** What blank recomputation has to fit: by what software holds, into a share of memory. */
+export interface Room { footprint: Table<number>; share: number }
+
 /** `question`: as it was resolved, its shape and what its stack means filled in. */
 export interface Resolved { case: Case; built: Built; facts: Fact[]; open: boolean; question: Question }
 
@@ -358,9 +361,9 @@ export class Resolver {
     if (wrong.length) throw new InputError(wrong.join("; "));
   }
 
-  /** Records of a question; `never`: nothing is recomputed unless said. Throws InputError where it
-   * has no answer. */
-  resolve(asked: Question, never = false): Resolved {
+  /** Records of a question; no `room`: nothing is recomputed unless said. Throws InputError where
+   * it has no answer. */
+  resolve(asked: Question, room: Room | null = { footprint: this.usual.footprint, share: 1 }): Resolved {
     let question = this.completed(asked);
     this.check(question);
     const at = this.degrees(question), { data } = this.catalog;
@@ -395,7 +398,7 @@ export class Resolver {
     const cluster = machine(this.catalog, question, soft.values);
     const built = this.settled(question, raw);
     const open = isOpen(question, soft.values, said);
-    this.redone(leaves, redo, built, cluster, open && !never);
+    this.redone(leaves, redo, built, cluster, open ? room : null);
     const facts = soft.facts.filter((fact) => this.matters(fact, raw));
     return { ...this.overridden(question, leaves, built, cluster), facts, open, question };
   }
@@ -407,7 +410,7 @@ export class Resolver {
     return !spoken || names.some((name) => having(built, needs[name]).length > 0);
   }
 
-  private redone(leaves: Sizes, redo: Again, built: Built, cluster: Case["cluster"], open: boolean) {
+  private redone(leaves: Sizes, redo: Again, built: Built, cluster: Case["cluster"], room: Room | null) {
     const { homes } = this.catalog.data;
     const done = this.resolving(built, planOf(leaves, homes), redo);
     Object.assign(leaves, {
@@ -416,21 +419,21 @@ export class Resolver {
       recompute_elementwise: redo.streams, last_kept: redo.last_kept,
       recompute_bytes: done["redone.recompute_bytes"], offload: done["redone.offload"],
     });
-    if (!open) return;
-    const [layerShare, attention] = this.cheapest(leaves, built, cluster);
+    if (!room) return;
+    const [layerShare, attention] = this.cheapest(leaves, built, cluster, room);
     Object.assign(leaves, { recompute_layers: layerShare, recompute_attention: attention });
     leaves.offload = this.resolving(built, planOf(leaves, homes), redo).offload;
   }
 
   /** The least recomputation whose memory fits the device. */
-  private cheapest(leaves: Sizes, built: Built, cluster: Case["cluster"]): [number, number] {
+  private cheapest(leaves: Sizes, built: Built, cluster: Case["cluster"], room: Room): [number, number] {
     const program = this.programs(structure(built)).evaluated;
     const excess = (layerShare: number, attention: number) => {
       const own = { ...leaves, recompute_layers: layerShare, recompute_attention: attention };
       const plan = planOf(own, this.catalog.data.homes);
-      const whole = { cluster, model: built.model, plan, ...this.usual };
+      const whole = { cluster, model: built.model, plan, ...this.usual, footprint: room.footprint };
       const found = outputs(program, { case: whole, spread: 1 }, false);
-      return found["outputs.memory_bytes"] - cluster.chip.hbm_bytes;
+      return found["outputs.memory_bytes"] - room.share * cluster.chip.hbm_bytes;
     };
     const none = excess(0, 0), selective = excess(0, 1), full = excess(1, 0);
     if (none <= 0 || selective <= 0) return [0, Number(none > 0)];

@@ -38,7 +38,7 @@ function lines(shown: Shown, side: number): [string, string][] {
     rows.push([`${compact.format(tokens)} tokens`, `${short(days)} days${scaled(low, high, days, short)}, ` +
       `$${compact.format(dollars)} of rent`]);
   }
-  if (found.recompute) rows.push(["Recomputation, the least that fits", found.recompute]);
+  if (found.recompute) rows.push(["Recomputation, the least at a usual risk", found.recompute]);
   if (measured !== null) {
     const gap = measured - time, ratio = measured / time;
     const inside = range ? (measured >= range.low && measured <= range.high ? "; inside the 90 % interval"
