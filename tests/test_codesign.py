@@ -271,6 +271,18 @@ def test_energy_is_least_where_it_is_asked_for():
     assert plans["time"][seconds] <= plans["energy"][seconds]
 
 
+def test_a_free_batch_is_of_least_time_to_the_same_loss():
+    """Of given tokens, the largest batch takes the least time, and its tokens bring nothing; it is
+    the time by the tokens that the same loss needs more which is least."""
+    free = {"free": ("batch",), "tokens": 2e11, "devices": 256}
+    found = solve_question(ask("time", Limits(), **free), **QUICK).found
+    most = solve_question(ask("time", Limits(loss=9.0), **free), **QUICK).found
+    best, widest = (dict(zip(NAMES, x.outcome.quantities, strict=True)) for x in (found, most))
+    assert best["seconds"] > widest["seconds"] and best["batch"] < widest["batch"]
+    assert best["seconds"] * best["waste"] < widest["seconds"] * widest["waste"]
+    assert best["waste"] == pytest.approx(1.0 + best["batch"]) and best["waste"] < 2.0
+
+
 def test_the_largest_run_takes_all_of_the_budget():
     asked = ask("largest", Limits(seconds=86400.0), ("tokens",), bounds={})
     found = asked.planner()(asked.unknowns.values(np.log(asked.unknowns.value)))

@@ -16,9 +16,12 @@ from dmodel.counts import model_flops_per_token
 from dmodel.errors import InputError
 from dmodel.run import mfu
 from dmodel.sensitivity import elasticities
+from dmodel.sensitivity.case import inputs
 from dmodel.smooth import SHARPNESS
 from dmodel.solve import solve
 from dmodel.solve.goals import goal
+from dmodel.solve.named import HARDWARE, full_name
+from dmodel.solve.whole import case_of
 from dmodel.step import memory_use, step_time
 
 JOB, SITE = dmodel.Job("llama-3-8b", 8192, 128), dmodel.cluster("H100-DGX", 64)
@@ -75,6 +78,22 @@ def test_a_bandwidth_is_where_the_step_has_the_utilization(asked, plan):
     root = found.roots[0]
     assert mfu_at(asked, plan, root.value) == pytest.approx(wanted, rel=1e-9)
     assert root.output == pytest.approx(wanted, rel=1e-9) and root.exact and root.fits
+
+
+@pytest.mark.parametrize("name", HARDWARE)
+def test_numbers_of_a_machine_have_the_names_of_set(asked, name):
+    """What is varied is the number that `--set` changes."""
+    full = full_name(name, names := inputs(case_of(asked, laid(asked, {})), asked.level_names))
+    at = float(names.values[names.names.index(full)])
+    other = ask(question(JOB, SITE, LAYOUT, stack="nemo/25.02", overrides={name: 1.5 * at}), None)
+    assert full.endswith(f"[{asked.level_names[-1]}]") == name.endswith("inter")
+    changed = inputs(case_of(other, laid(other, {}))).values
+    assert float(changed[names.names.index(full)]) == pytest.approx(1.5 * at)
+
+
+def test_a_second_name_of_a_bandwidth_is_unknown(asked):
+    with pytest.raises(InputError, match=r"unknown name 'bandwidth.outer'; nearest: bandwidth"):
+        solve(asked, "bandwidth.outer", "mfu=30%")
 
 
 def cluster_with(asked, rate: float):

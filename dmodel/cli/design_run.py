@@ -89,6 +89,13 @@ def _are_tokens_open(job: DesignJob, shaped: bool) -> bool:
     return job.tokens is None and (job.loss is not None or by_compute)
 
 
+SAME_LOSS = (
+    "no --loss: runs to the same loss are compared, so the objective counts 1 + batch / critical "
+    "times"
+)
+"""What is said where a batch is free and no loss is given."""
+
+
 def question_of(
     job: DesignJob, asked: Asked, laws: Any, failures: bool, attention: str
 ) -> tuple[Question, list[str]]:
@@ -119,6 +126,8 @@ def question_of(
         footprint=asked.footprint,
         reliability=Reliability() if failures else None,
     )
+    if stated.same_loss:
+        more.append(SAME_LOSS)
     lost = "failures as often as Llama 3's" if failures else "no failures"
     return stated, [*map(str, searched.assumptions), *_left_out(job), *more, lost]
 

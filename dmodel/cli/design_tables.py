@@ -19,6 +19,7 @@ UNITS = {
     "batch": ("batch over the critical one", 1.0, ""),
     "tokens": ("tokens", 1e9, "10^9"),
     "memory": ("memory over the device's", 1.0, ""),
+    "waste": ("tokens over those of small batches", 1.0, ""),
 }
 """Quantity of a run → name for people, what its SI value is divided by, and the unit then."""
 

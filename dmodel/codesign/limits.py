@@ -55,9 +55,14 @@ BUDGETS = ("seconds", "dollars", "joules", "tokens")
 """Limits one of which keeps a run finite."""
 
 
-def goal(objective: str, limits: Limits, quantile: float | None = None) -> Goal:
+def goal(
+    objective: str, limits: Limits, quantile: float | None = None, *, same_loss: bool = False
+) -> Goal:
     """Objective and limits as arrays.
 
+    Args:
+      same_loss: whether the objective counts as often as the batch needs more tokens than small
+        ones for the same loss, 1 + B / critical.
     Raises:
       InputError: an unknown objective, a limit that is not positive, or an objective that nothing
         holds back.
@@ -70,6 +75,7 @@ def goal(objective: str, limits: Limits, quantile: float | None = None) -> Goal:
     sign = -1.0 if objective == "largest" else 1.0
     weight = np.zeros(len(NAMES))
     weight[NAMES.index(OBJECTIVES[objective])] = sign
+    weight[NAMES.index("waste")] = float(same_loss)
     limit = np.array([float(given.get(n, NO_LIMIT)) for n in NAMES])
     return Goal(weight=weight, limit=limit, quantile=_checked_quantile(quantile))
 

@@ -31,10 +31,12 @@ QUANTITIES = {
     "batch": "critical batch",
     "tokens": "token",
     "memory": "device memory",
+    "waste": "1",
 }
 """What limits speak of, and units: duration with what failures cost, loss, rent, energy with hosts
 and cooling, model FLOP of the run (6 N D and attention), power of the facility, die area, batch
-over the critical one, tokens, bytes of the fullest device over its memory."""
+over the critical one, tokens, bytes of the fullest device over its memory, tokens over those that
+small batches need for the same loss."""
 
 NAMES = tuple(QUANTITIES)
 
@@ -169,6 +171,7 @@ def whole_run(
         "batch": batch / found.critical,
         "tokens": tokens,
         "memory": seen.memory_bytes / system.chip.hbm_bytes,
+        "waste": found.waste,
     }
     return Outcome(
         quantities=stack(*(rows[name] for name in NAMES)),

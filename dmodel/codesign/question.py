@@ -12,7 +12,7 @@ import numpy as np
 from dmodel.codesign.bill import BILL, Bill, Shares
 from dmodel.codesign.laws import Laws, laws
 from dmodel.codesign.limits import Goal, Limits, goal
-from dmodel.codesign.outcome import World
+from dmodel.codesign.outcome import NAMES, World
 from dmodel.codesign.plans import Planner
 from dmodel.codesign.unknowns import ABSOLUTE, CHIP, Unknowns, catalog_values, fixed, unknowns
 from dmodel.coefficients import Coefficients
@@ -43,6 +43,11 @@ class Question(NamedTuple):
     base: Plan
     choices: Choices
     objective: str
+
+    @property
+    def same_loss(self) -> bool:
+        """Whether runs to the same loss are compared, not runs of the same tokens."""
+        return bool(self.at.weight[NAMES.index("waste")])
 
     def planner(self, threads: int | None = None) -> Planner:
         """A new exact search of plans for sizes."""
@@ -75,13 +80,15 @@ def question(
 ) -> Question:
     """State a problem; see `codesign` for the arguments.
 
+    Where the batch is free and no loss is to be reached, the objective is that of runs to the same
+    loss: nothing else holds a batch back whose tokens bring little.
+
     Raises:
       InputError: an argument that makes no sense, with what was expected.
     """
     enable_float64()
     counted = DEFAULT_TOKENS if tokens is None else tokens
     _refuse_small({"devices": devices, "global batch": global_batch, "tokens": counted})
-    at = goal(objective, limits, quantile)
     values = catalog_values(system, model, global_batch, counted, devices)
     # no more devices than the fabric joins
     most = {
@@ -91,6 +98,9 @@ def question(
     check_devices(
         system.network, np.floor(np.exp(sought.high[sought.index("devices")]) * (1.0 + 1e-9))
     )
+    free_batch = _is_free(sought, "global_batch")
+    same_loss = free_batch and limits.loss is None and objective != "loss"
+    at = goal(objective, limits, quantile, same_loss=same_loss)
     by_law = tokens is None and not _is_free(sought, "tokens")
     _refuse_undecided(objective, by_law, sought)
     spread = jax.tree.map(lambda leaf: np.atleast_1d(np.asarray(leaf, dtype=float)), coefficients)

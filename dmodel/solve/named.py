@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dmodel.catalog.quantities import QUANTITIES
 from dmodel.columns import BY_NAME
 from dmodel.errors import InputError
 from dmodel.sensitivity.case import Inputs, base_name
@@ -12,17 +13,9 @@ from dmodel.settings import unknown
 SPAN = 100.0
 """Where no range is given: a positive number is this many times less, to more, than it is."""
 
-HARDWARE = {
-    "bandwidth.inner": "network.bytes_per_s[0]",
-    "bandwidth.intra": "network.bytes_per_s[0]",
-    "bandwidth.outer": "network.bytes_per_s[1]",
-    "bandwidth.inter": "network.bytes_per_s[1]",
-    "latency.inner": "network.latency_s[0]",
-    "latency.intra": "network.latency_s[0]",
-    "latency.outer": "network.latency_s[1]",
-    "latency.inter": "network.latency_s[1]",
-}
-"""Short names of numbers of the network: inside of the innermost level, and beyond it."""
+HARDWARE = tuple(name for name in QUANTITIES if name != "price")
+"""Names that `--set` has for numbers of a machine, but for the price, which is by the hour there
+and by the second here."""
 
 SPELLED = {"devices": "n_accel", "zero": "zero_stage"}
 """Other names of columns."""
@@ -35,7 +28,7 @@ def full_name(name: str, names: Inputs) -> str:
       InputError: none, or one of several.
     """
     if name in HARDWARE:
-        return _level(name, names)
+        return _of_machine(name, names)
     if name in names.names:
         return name
     column = SPELLED.get(name, name)
@@ -46,15 +39,29 @@ def full_name(name: str, names: Inputs) -> str:
         raise InputError(f"{name}: which of {', '.join(found)}?")
     if column in BY_NAME:
         raise InputError(f"{name}: is no number that a plan depends on smoothly; see --help")
-    raise InputError(f"{unknown(name)}; of hardware: {', '.join(HARDWARE)}")
+    raise InputError(unknown(name))
 
 
-def _level(name: str, names: Inputs) -> str:
-    base, place = HARDWARE[name][:-1].split("[")
-    levels = [n for n in names.names if base_name(n) == base]
-    if int(place) >= len(levels):
-        raise InputError(f"{name}: the network of this job has one level, {levels[0]}")
-    return levels[int(place)]
+def _of_machine(name: str, names: Inputs) -> str:
+    """The input of a number of the machine.
+
+    Raises:
+      InputError: the plan does not depend on it, or it is of the outer one of two levels and there
+        are not two.
+    """
+    one = QUANTITIES[name]
+    if one.part == "chip":
+        found = f"chip.{one.leaf}"
+        if found not in names.names:
+            raise InputError(f"{name}: is no number that a plan depends on smoothly; see --help")
+        return found
+    levels = [n for n in names.names if base_name(n) == f"network.{one.leaf}"]
+    if one.part == "inter" and len(levels) != 2:
+        raise InputError(
+            f"{name}: is of the outer one of two levels, and the network of this job has "
+            f"{len(levels)}; expected one of {', '.join(levels)}"
+        )
+    return levels[0 if one.part == "intra" else 1]
 
 
 def usual_range(name: str, at: float, between: tuple[float, float] | None) -> tuple[float, float]:
