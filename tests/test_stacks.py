@@ -92,6 +92,15 @@ def test_every_published_stack_is_described() -> None:
     assert sorted(name for name in _published() if not stack(name).known) == []
 
 
+@pytest.mark.parametrize("name", [name for name in FILES if "zero" in stack(name).runs])
+def test_a_blank_zero_stage_is_one_that_the_stack_has(name: str) -> None:
+    job = {"model": "llama-3-8b", "accelerator": "H100-80GB", "n_accel": 16.0, "seq_len": 4096.0}
+    for pp in (1.0, 2.0):
+        found = resolve(Question(job | {"pp": pp, "global_batch": 64.0, "stack": name}))
+        zero = 2.0 if "weights stay gathered" in str(found.assumptions) else found.plan.layout.zero
+        assert zero in stack(name).runs["zero"], pp
+
+
 @pytest.mark.parametrize(
     ("name", "lineage"),
     [
@@ -166,7 +175,7 @@ def test_what_a_user_says_is_kept_but_what_a_word_means_is_replaced() -> None:
 def test_a_stack_does_what_its_file_says(
     name: str, words: dict[str, Any], key: str, value: Any
 ) -> None:
-    assert _made(name, **words).get(key) == value
+    assert _made(name, frozenset(words), **words).get(key) == value
 
 
 def test_what_follows_is_no_fact_of_a_stack_itself() -> None:

@@ -158,7 +158,9 @@ class Degrees(NamedTuple):
     ] = None
     zero: Annotated[
         int | None,
-        typer.Option(help="ZeRO stage 0–3 (3 = FSDP); default: 1.", rich_help_panel=PLAN),
+        typer.Option(
+            help="ZeRO stage 0–3 (3 = FSDP); default: the stack's, else 1.", rich_help_panel=PLAN
+        ),
     ] = None
     shard: Annotated[
         int | None,
