@@ -26,7 +26,11 @@ from dmodel.shape import OF_PARTS
 TABLE = Path(__file__).parent / "catalog" / "data" / "settings.json"
 
 WORDS: dict[str, Setting] = {
-    "tuning": Setting("word", "lora: the weights are frozen, adapters are trained", TUNINGS),
+    "tuning": Setting(
+        "word",
+        "lora: the weights are frozen, adapters are trained; qlora: and held in 4 bits",
+        TUNINGS,
+    ),
     "adapters": Setting("words", "modules with a low-rank adapter"),
     "packed_window": Setting("number", "window that packed documents cost [token]; 0 = whole"),
     "dispatcher": Setting(

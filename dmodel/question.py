@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dmodel.records import Model
 
 Value = float | str | tuple[str, ...] | Rule
-TUNINGS = ("none", "sft", "lora")
+TUNINGS = ("none", "sft", "lora", "qlora")
 
 
 class Assumption(NamedTuple):
@@ -93,8 +93,15 @@ class Question(NamedTuple):
 
     @property
     def tuning(self) -> str:
-        """One of `TUNINGS`: as set, else by the ending of the model's name."""
-        return str(self.settings.get("tuning") or identify(self.text("model"))[1])
+        """One of `TUNINGS` but for "qlora", which is "lora" here: as set, else by the ending of the
+        model's name."""
+        said = str(self.settings.get("tuning") or identify(self.text("model"))[1])
+        return "lora" if said == "qlora" else said
+
+    @property
+    def frozen(self) -> str:
+        """How frozen weights are held: "nf4" where they are quantized to 4 bits, else ""."""
+        return "nf4" if self.settings.get("tuning") == "qlora" else ""
 
     @property
     def fused_attention(self) -> bool:
@@ -250,4 +257,7 @@ def words(question: Question, at: Degrees, chip: str) -> dict[str, Any]:
         "zero": 1.0 if (zero := question.number("zero_stage")) is None else zero,
         "shard": question.number("shard"),
         "interleave": question.number("interleave"),
-    } | dict(question.settings)
+        **question.settings,
+        "tuning": question.tuning,
+        "frozen": question.frozen,
+    }

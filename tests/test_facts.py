@@ -238,6 +238,18 @@ def test_what_stacks_hold(stack, changes, expected):
     assert tuple(float(leaf(plan, n)) for n in HELD)[: len(expected)] == expected
 
 
+@pytest.mark.parametrize("stack", ["", "huggingface", "litgpt"])
+def test_qlora_is_lora_with_frozen_weights_in_4_bits(stack):
+    of = {"stack": stack, "model": "llama-2-7b", "accelerator": "RTX-4090"}
+    lora, qlora = (job(**of, tuning=way) for way in ("lora", "qlora"))
+    assert float(qlora.plan.precision.weight_bytes) == pytest.approx((4.0 + 0.127) / 8.0, abs=1e-3)
+    assert float(lora.plan.precision.weight_bytes) == 2.0
+    assert qlora.model.trainable == lora.model.trainable == 0.0
+    assert qlora.model.first_adapters == lora.model.first_adapters > 0.0
+    held = job(**of, tuning="qlora", weight_bytes=1.0)
+    assert float(held.plan.precision.weight_bytes) == 1.0
+
+
 def test_in_fp32_parameters_are_whole_without_a_copy():
     words = {"stack": "llm-foundry", "precision": "fp32", "zero": 3.0}
     found = LEAVES | apply(stack("llm-foundry").facts, words, frozenset()).values

@@ -877,7 +877,8 @@ var Resolver = class {
     };
   }
   tuning(question) {
-    return String(question.settings.tuning || this.catalog.identify(question.text("model"))[1]);
+    const said2 = String(question.settings.tuning || this.catalog.identify(question.text("model"))[1]);
+    return said2 === "qlora" ? "lora" : said2;
   }
   words(question, at, chip) {
     const stack = this.catalog.stack(question.text("stack")), layerCount = question.need("n_layers");
@@ -889,7 +890,6 @@ var Resolver = class {
       model: this.catalog.identify(question.text("model"))[0],
       chip,
       generation: this.catalog.generation(chip),
-      tuning: this.tuning(question),
       precision: question.precision,
       scaling: question.text("precision").toLowerCase() || "bf16",
       attention: question.text("attention") !== "none" ? "flash" : "none",
@@ -906,7 +906,9 @@ var Resolver = class {
       zero: zero ?? 1,
       shard: question.number("shard"),
       interleave: question.number("interleave"),
-      ...question.settings
+      ...question.settings,
+      tuning: this.tuning(question),
+      frozen: question.settings.tuning === "qlora" ? "nf4" : ""
     };
   }
   applied(question, facts, words) {

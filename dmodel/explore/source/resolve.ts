@@ -144,7 +144,8 @@ export class Resolver {
   }
 
   private tuning(question: Question): string {
-    return String(question.settings.tuning || this.catalog.identify(question.text("model"))[1]);
+    const said = String(question.settings.tuning || this.catalog.identify(question.text("model"))[1]);
+    return said === "qlora" ? "lora" : said;
   }
 
   words(question: Question, at: Degrees, chip: string): Words {
@@ -153,7 +154,7 @@ export class Resolver {
     return {
       stack: stack.basis, variant: stack.variant, release: stack.release,
       model: this.catalog.identify(question.text("model"))[0],
-      chip, generation: this.catalog.generation(chip), tuning: this.tuning(question),
+      chip, generation: this.catalog.generation(chip),
       precision: question.precision,
       scaling: question.text("precision").toLowerCase() || "bf16",
       attention: question.text("attention") !== "none" ? "flash" : "none",
@@ -164,6 +165,7 @@ export class Resolver {
       accel_per_node: question.number("accel_per_node"), seq_len: question.need("seq_len"),
       ...at, zero: zero ?? 1, shard: question.number("shard"),
       interleave: question.number("interleave"), ...question.settings,
+      tuning: this.tuning(question), frozen: question.settings.tuning === "qlora" ? "nf4" : "",
     };
   }
 
