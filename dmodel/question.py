@@ -235,7 +235,6 @@ def words(question: Question, at: Degrees, chip: str) -> dict[str, Any]:
         "model": identify(question.text("model"))[0],
         "chip": chip,
         "generation": generation(chip),
-        "tuning": question.tuning,
         "precision": question.precision,
         "scaling": question.text("precision").lower() or "bf16",
         "attention": "flash" if question.fused_attention else "none",

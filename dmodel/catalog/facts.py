@@ -51,8 +51,9 @@ CONDITIONS: dict[str, str] = {
 anything that earlier facts have set.
 
 stack: id of the family. variant: what follows "/" in the stack's name. release: the variant read
-as a version. tuning: "none", "lora" or "sft". frozen: "nf4" where frozen weights have 4 bits. scaling: the precision with its variant
-("fp8-rowwise"). stage_layers: layers of a mean stage. replicas: ranks of dp per sharding group.
+as a version. tuning: "none", "lora" or "sft". frozen: "nf4" where frozen weights have 4 bits.
+scaling: the precision with its variant ("fp8-rowwise"). stage_layers: layers of a mean stage.
+replicas: ranks of dp per sharding group.
 """
 
 NEWEST = (10**6,)
