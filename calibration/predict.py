@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from calibration.traces import Cases, TraceTable
+from calibration.traces import Cases, TraceTable, to_cases
 from calibration.traces.table import FLAGGED, REFUSED, Finding
 from dmodel.breakdown import TERMS, Breakdown
 from dmodel.coefficients import Coefficients, from_unconstrained
 from dmodel.cost.memory import out_of_memory_probability
 from dmodel.errors import InputError
-from dmodel.footprint import Footprint, whole
+from dmodel.footprint import RISK, Footprint, whole
+from dmodel.left_blank import Least, RuleOfRecompute, never_recompute
 from dmodel.prediction import NONE
 from dmodel.profiles import Profile, nearest
 from dmodel.profiles.record import Fitted
@@ -228,6 +229,19 @@ def assign(cases: Cases, profile: Profile | None) -> tuple[list[Profile], list[s
         return [profile] * len(pairs), ["given"] * len(pairs)
     found = {pair: nearest(*pair) for pair in dict.fromkeys(pairs)}
     return [found[pair][0] for pair in pairs], [found[pair][1] for pair in pairs]
+
+
+def as_asked(table: TraceTable, cases: Cases, profile: Profile | None) -> Cases:
+    """Cases of a table with its blank recomputation as of single questions: the least at the usual
+    risk, by what the profile of each row says that its stack holds."""
+    if not any("recompute blank" in text for row in cases.labels.assumptions for text in row):
+        return cases
+    rules: list[RuleOfRecompute] = [never_recompute] * len(cases)
+    for group in groups_of(cases, assign(cases, profile)[0]):
+        rule = Least(whole(group.memory.footprint), group.memory.spread, RISK)
+        for row in group.rows:
+            rules[row] = rule
+    return to_cases(table, rules)
 
 
 def predict(cases: Cases, profile: Profile | None = None) -> Predictions:

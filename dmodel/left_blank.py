@@ -36,6 +36,9 @@ class Chosen(NamedTuple):
 RuleOfRecompute = Callable[[OfCases], Chosen]
 """Rule for an open `recompute`: from cases with none."""
 
+Rules = RuleOfRecompute | Sequence[RuleOfRecompute]
+"""One rule for all cases, or one for each."""
+
 
 class Least(NamedTuple):
     """The least recomputation whose memory fits the device.

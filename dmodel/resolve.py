@@ -19,7 +19,7 @@ from dmodel.catalog.facts import Fact
 from dmodel.catalog.loader import edition
 from dmodel.deciding import LEAVES, first_facts, software, usual_bytes
 from dmodel.errors import InputError
-from dmodel.left_blank import RuleOfRecompute, cheapest_that_fits
+from dmodel.left_blank import Chosen, RuleOfRecompute, Rules, cheapest_that_fits
 from dmodel.machine import machine
 from dmodel.question import Assumption, Question, Said, degrees, words
 from dmodel.records import LEAVES as PLAN_LEAVES
@@ -86,21 +86,19 @@ class Part(NamedTuple):
     chunks: tuple[float, ...]
 
 
-def assemble(questions: Sequence[Question], rule: RuleOfRecompute | None = None) -> Cases:
+def assemble(questions: Sequence[Question], rule: Rules | None = None) -> Cases:
     """Records of questions, in order.
 
     Args:
-      rule: for those whose recomputation neither they nor their stack say; by default
-        `left_blank.cheapest_that_fits`.
+      rule: for those whose recomputation neither they nor their stack say, or one for each; by
+        default `left_blank.cheapest_that_fits`.
     Raises:
       InputError: of the first question that cannot be answered.
     """
     return _assembled(questions, rule)[0]
 
 
-def _assembled(
-    questions: Sequence[Question], rule: RuleOfRecompute | None
-) -> tuple[Cases, list[Part]]:
+def _assembled(questions: Sequence[Question], rule: Rules | None) -> tuple[Cases, list[Part]]:
     whole, said = _completed(questions)
     parts = [part(question, texts) for question, texts in zip(whole, said, strict=True)]
     model = counted.settled(_batch([part.model for part in parts], stacked), whole, said)
@@ -307,32 +305,39 @@ def _set_in(parts: Sequence[Part], name: str, old: Array) -> np.ndarray:
 def _fill_recompute(
     cases: Cases,
     parts: Sequence[Part],
-    rule: RuleOfRecompute,
+    rule: Rules,
     again: recomputation.Again,
     said: list[list[Assumption]],
 ) -> Cases:
-    """Ask the rule for the cases whose recomputation is open; what of their bytes is offloaded
+    """Ask the rules for the cases whose recomputation is open; what of their bytes is offloaded
     changes with it."""
-    open_ = np.array([part.open_recompute for part in parts])
-    if not open_.any():
+    open_ = [i for i, part in enumerate(parts) if part.open_recompute]
+    if not open_:
         return cases
-    some = jax.tree.map(lambda leaf: leaf[..., open_], cases)
-    *shares, why = rule(some)
-    layers, attention = (np.broadcast_to(np.asarray(x, np.float64), open_.sum()) for x in shares)
+    each = [rule] * len(parts) if callable(rule) else rule
     new_layers = np.array(cases.plan.layout.recompute_layers)
     new_attention = np.array(cases.plan.layout.recompute_attention)
-    new_layers[open_], new_attention[open_] = layers, attention
+    for one in {id(each[i]): each[i] for i in open_}.values():
+        rows = np.array([i for i in open_ if each[i] is one])
+        found = one(jax.tree.map(lambda leaf, rows=rows: leaf[..., rows], cases))
+        new_layers[rows], new_attention[rows] = found.layers, found.attention
+        _say_recompute(found, rows, said)
+    plan = cases.plan.having(recompute_layers=new_layers, recompute_attention=new_attention)
+    return cases.replace(plan=recomputation.offloading(again, cases.model, plan))
+
+
+def _say_recompute(found: Chosen, rows: np.ndarray, said: list[list[Assumption]]) -> None:
+    """What a rule chose for some cases, and why."""
     words_of: dict[tuple[float, ...], str] = {
         (1.0, 0.0): "full",
         (0.0, 1.0): "selective",
         (0.0, 0.0): "none",
     }
-    for i, reason, *pair in zip(np.flatnonzero(open_), why, layers, attention, strict=True):
+    shares = (np.broadcast_to(x, len(rows)) for x in (found.layers, found.attention))
+    for i, reason, *pair in zip(rows, found.why, *shares, strict=True):
         name = words_of.get(tuple(map(float, pair)), f"{pair[0]:.2g} of the layers")
         text = f"recompute blank: {name}, {reason}"
         said[i].append(Assumption(text, about=("recompute",)))
-    plan = cases.plan.having(recompute_layers=new_layers, recompute_attention=new_attention)
-    return cases.replace(plan=recomputation.offloading(again, cases.model, plan))
 
 
 class Resolved(NamedTuple):

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from calibration.predict import as_asked
 from calibration.traces import published, read, to_cases
-from dmodel.api import Job, Layout, cluster, predict
+from dmodel.api import Job, Layout, Site, cluster, predict
 from dmodel.cli.question import plan_document
 from dmodel.cost import memory
 from dmodel.errors import InputError
@@ -307,3 +308,23 @@ def test_blank_recomputation_is_the_least_at_the_usual_risk_of_the_stack(stack):
     assert small.document["oom_probability"] > RISK
     risk = f"{100 * small.document['oom_probability']:.0f} %"
     assert f"full, even so the risk that memory is not enough is {risk}" in str(small.assumptions)
+
+
+def test_a_row_with_blank_recomputation_is_predicted_as_its_question(tmp_path):
+    row = {"model": "llama-3.1-405b", "accelerator": "H100-80GB", "n_accel": "512", "tp": "8"}
+    row |= {"pp": "16", "dp": "4", "global_batch": "256", "seq_len": "8192", "stack": "megatron-lm"}
+    row |= {"recompute": "", "micro_batch": "1", "step_time_s": ""}
+    shape = "n_layers d_model d_ff n_heads n_kv_heads head_dim vocab gated_mlp".split()
+    none = {"recompute": "none"}
+    file = table_file(tmp_path, {**row, **dict.fromkeys(shape, "")}, none)
+    table = read(file, require_time=False)
+    cases = as_asked(table, to_cases(table), None)
+    asked = predict(
+        Job("llama-3.1-405b", 8192, 256),
+        Site("", "H100-80GB", 512),
+        Layout(tp=8, pp=16),
+        stack="megatron-lm",
+    )
+    wanted = float(asked.plan.layout.recompute_layers)
+    assert cases.plan.layout.recompute_layers.tolist() == pytest.approx([wanted, 0.0])
+    assert wanted > to_cases(table).plan.layout.recompute_layers[0]

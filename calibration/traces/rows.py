@@ -13,7 +13,7 @@ from calibration.traces.table import Row, TraceTable, fingerprint
 from dmodel import resolve, struct
 from dmodel.catalog.chips import known_as
 from dmodel.errors import InputError
-from dmodel.left_blank import RuleOfRecompute
+from dmodel.left_blank import Rules
 from dmodel.question import degrees
 from dmodel.records import Cluster, Model, Plan
 from dmodel.units import GIB
@@ -85,13 +85,13 @@ class Cases(struct.PyTreeNode, kw_only=True):
         )
 
 
-def to_cases(table: TraceTable, rule: RuleOfRecompute | None = None) -> Cases:
+def to_cases(table: TraceTable, rule: Rules | None = None) -> Cases:
     """Turn every usable row into records.
 
     Args:
       table: usable rows become cases, in order.
-      rule: for rows whose recomputation neither they nor their stack say; by default
-        `dmodel.left_blank.cheapest_that_fits`.
+      rule: for rows whose recomputation neither they nor their stack say, or one for each; by
+        default `dmodel.left_blank.cheapest_that_fits`.
     Raises:
       InputError: no usable row.
     """

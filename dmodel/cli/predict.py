@@ -241,10 +241,12 @@ def _rows(
     path: Path, profile: str | None, out: Path | None, how: bool | None, strict: bool, json: bool
 ) -> None:
     use_one_thread_for_matrices()
+    from calibration.predict import as_asked
     from calibration.traces import read, to_cases, write
     from dmodel.cli.fleet import by_configuration, predict_fleet
     from dmodel.cli.noticed import say_doubted, say_notes
     from dmodel.cli.rows import faults, predicted, report_problems
+    from dmodel.profiles import load
 
     ready()
     if by_configuration([path], how):
@@ -252,7 +254,8 @@ def _rows(
         return
     table = read(path, require_time=False)
     report_problems(table)
-    table, cases, found, columns = predicted(table, to_cases(table), profile)
+    cases = as_asked(table, to_cases(table), None if profile is None else load(profile))
+    table, cases, found, columns = predicted(table, cases, profile)
     doubted = [p._asdict() for p in table.doubts]
     say_doubted(doubted, table)
     say_notes([note._asdict() for note in table.notes])
