@@ -102,6 +102,8 @@ CASES = {
     | {
         "--profile": Case("--profile h100-megatron"),
         "--measured": Case("--measured memory=30GB"),
+        # less is recomputed where some of it waits elsewhere
+        "--offload": Case("--offload 0.5", "--zero 3 --micro-batch 2"),
         "--line": Case("--line 2", says="--line is of a file"),
         "--neighbours": Case("--neighbours 2"),
         "--figure": Case("--figure x.png"),
