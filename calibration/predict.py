@@ -10,12 +10,13 @@ import numpy as np
 
 from calibration.traces import Cases, TraceTable, to_cases
 from calibration.traces.table import FLAGGED, REFUSED, Finding
+from dmodel.asked import where_blank
 from dmodel.breakdown import TERMS, Breakdown
 from dmodel.coefficients import Coefficients, from_unconstrained
 from dmodel.cost.memory import out_of_memory_probability
 from dmodel.errors import InputError
-from dmodel.footprint import RISK, Footprint, whole
-from dmodel.left_blank import Least, RuleOfRecompute, never_recompute
+from dmodel.footprint import Footprint, whole
+from dmodel.left_blank import RuleOfRecompute, never_recompute
 from dmodel.prediction import NONE
 from dmodel.profiles import Profile, nearest
 from dmodel.profiles.record import Fitted
@@ -238,7 +239,7 @@ def as_asked(table: TraceTable, cases: Cases, profile: Profile | None) -> Cases:
         return cases
     rules: list[RuleOfRecompute] = [never_recompute] * len(cases)
     for group in groups_of(cases, assign(cases, profile)[0]):
-        rule = Least(whole(group.memory.footprint), group.memory.spread, RISK)
+        rule = where_blank(group.profile, group.stack)
         for row in group.rows:
             rules[row] = rule
     return to_cases(table, rules)

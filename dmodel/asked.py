@@ -188,13 +188,15 @@ def plan(asked: Asked, words: Mapping[str, Any]) -> tuple[Plan, tuple[Assumption
 
 
 def laid(asked: Asked, words: Mapping[str, Any]) -> Resolved:
-    """The records of a layout in words; as `plan`.
+    """The records of a layout in words; as `plan`."""
+    return resolved(changed(asked.question, words), where_blank(asked.profile, asked.stack))
 
-    Recomputation that is left blank is the least at the usual risk of running out of memory, by
-    what the stack holds.
-    """
-    spread = asked.profile.footprint_for(asked.stack).spread
-    return resolved(changed(asked.question, words), Least(asked.footprint, spread, RISK))
+
+def where_blank(profile: Profile, stack: str) -> Least:
+    """The rule for recomputation that is left blank: the least at the usual risk of running out of
+    memory, by what a profile says that a stack holds."""
+    held = profile.footprint_for(stack)
+    return Least(whole(held.footprint), held.spread, RISK)
 
 
 NAMED = 6

@@ -8,7 +8,7 @@ from typing import Any
 from calibration.traces.table import Row
 from calibration.watching.changes import SLOWER, Change
 from calibration.watching.runs import News
-from dmodel.asked import chosen_profile
+from dmodel.asked import chosen_profile, where_blank
 from dmodel.diagnose.changed import why
 from dmodel.diagnose.diagnosis import INSIDE, Diagnosis, diagnose
 from dmodel.diagnose.measured import Measured
@@ -30,7 +30,8 @@ def stated(row: Row, profile: str | None) -> tuple[Stated, str]:
     """
     question = row.question
     found, reason = chosen_profile(profile, row.accelerator, row.stack)
-    return Stated(question, resolve(question), found, row.accelerator, row.stack), reason
+    resolved = resolve(question, where_blank(found, row.stack))
+    return Stated(question, resolved, found, row.accelerator, row.stack), reason
 
 
 class Expected:

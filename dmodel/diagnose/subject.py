@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from dmodel import uncertainty
-from dmodel.asked import Asked
+from dmodel.asked import Asked, where_blank
 from dmodel.catalog.chips import chip, generation
 from dmodel.catalog.facts import release_of
 from dmodel.catalog.loader import known_name, table
@@ -134,7 +134,8 @@ def _releases(run: Stated, records: Records) -> list[Other]:
     found = []
     for _, name in sorted(dated, reverse=True):
         try:
-            other = resolve(changed(question, {"stack": name}))
+            rule = where_blank(run.profile, name)
+            other = resolve(changed(question, {"stack": name}), rule)
         except InputError:
             continue
         found.append(Other(name, Records(records.cluster, other.model, other.plan)))
