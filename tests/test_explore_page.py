@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibration.traces.neighbours import compact, neighbours
-from dmodel.asked import ask
+from dmodel.asked import ask, laid
 from dmodel.catalog.configs.reading import read
 from dmodel.cli.app import app
 from dmodel.cli.question import plan_document
@@ -26,7 +26,6 @@ from dmodel.explore.structures import models
 from dmodel.prediction import answer
 from dmodel.profiles import load
 from dmodel.question import Question
-from dmodel.resolve import resolve
 from dmodel.run import CONVENTION
 from dmodel.shape import completed
 
@@ -97,7 +96,8 @@ def by_python(words: dict[str, Any]) -> dict[str, Any]:
     """The answer of `dmodel predict`, and the nearest published runs."""
     columns = {name: word for name, word in words.items() if name != "system"}
     question = Question(columns, system=words.get("system", ""))
-    asked, found = ask(question, "generic"), resolve(question)
+    asked = ask(question, "generic")
+    found = laid(asked, {})
     own = completed(question)[0].columns
     sizes = {name: float(getattr(found.model, name)) for name in ("n_layers", "d_model", "seq_len")}
     run = {**sizes, **own, **plan_document(found.plan)}
@@ -373,7 +373,8 @@ def test_a_pasted_configuration_is_answered_and_linked(opened, tmp_path):
     path.write_text(json.dumps(CONFIG))
     columns = {k: v for k, v in RUN.items() if k != "model"}
     question = Question(columns, model=read(path, RUN["seq_len"]).model)
-    want = answer(ask(question, "generic"), resolve(question).plan)
+    asked = ask(question, "generic")
+    want = answer(asked, laid(asked, {}).plan)
     assert found["values"]["outputs.step_time_s"] == pytest.approx(want["step_time_s"], rel=1e-9)
     memory = found["values"]["outputs.memory_bytes"]
     assert memory == pytest.approx(want["memory_bytes_per_device"], rel=1e-9)
