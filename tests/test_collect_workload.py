@@ -28,9 +28,6 @@ from dmodel.sweep import quick_to_compile
 
 ROOT = Path(__file__).parents[1]
 QUICK_MESHES = (
-    "dense, data 2 · fsdp 4",
-    "dense, tensor 8, sequence split",
-    "dense, context 8",
     "dense, pipeline 2 · fsdp 2 · tensor 2",
     "dense, fsdp 2 · tensor 2 · context 2",
     "experts, expert 4 · fsdp 2",

@@ -44,6 +44,7 @@ def test_matmul(tmp_path):
     assert abs(difference(rows, "cubic, above")) < 0.25
 
 
+@pytest.mark.slow
 def test_gradient(tmp_path):
     rows = {r["what"]: r["model"] for r in study("gradient", tmp_path)}
     assert (

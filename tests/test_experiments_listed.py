@@ -10,7 +10,7 @@ from tests.studies import quick_study
 
 LISTED = studies(studies_folder())
 READY = [name for name, about in LISTED.items() if not about.needs]
-FAST = ("scaling_allreduce", "sensitivity_theory_1e28")
+FAST = ("scaling_allreduce",)
 """Studies of seconds; others as quick are run where more is asked of them."""
 
 
