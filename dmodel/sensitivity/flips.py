@@ -22,8 +22,8 @@ from dmodel.errors import InputError
 from dmodel.once import together
 from dmodel.recorded import Recorded
 from dmodel.records import Plan
-from dmodel.sensitivity.case import Inputs, Point, kind, rebuild
-from dmodel.sensitivity.searched import CAPACITY, LIMIT, Searched, best_with, searched
+from dmodel.sensitivity.case import Inputs, Point, rebuild, scale
+from dmodel.sensitivity.searched import CAPACITY, LIMIT, MARGIN, Searched, best_with, searched
 from dmodel.smooth import SHARPNESS
 from dmodel.step import memory_use, step_time
 from dmodel.types import Array
@@ -178,9 +178,9 @@ TIMES = Recorded(_recorded)
 def _contenders(name: str, ends: np.ndarray) -> np.ndarray | None:
     """Plans that may be better than the first one between two factors, by their step times at both,
     `[2, plan]`; None where an input may lengthen a step and shorten it."""
-    if name != CAPACITY and kind(name) == "other":
+    if name != CAPACITY and scale(name) == "other":
         return None
-    which = ends.min(0) <= ends[:, 0].max() * (1.0 + EQUAL)
+    which = ends.min(0) <= ends[:, 0].max() * (1.0 + MARGIN)
     which[0] = True
     return which
 

@@ -1,13 +1,13 @@
 """All whole-numbered plans of a case, evaluated once; the best ones with one input changed then
 need a look at few of them.
 
-As a rate grows to f times, a step time falls at most to 1/f, and as a rate falls it does not; the
-same of times, the other way round. So only plans whose step now takes no longer than that of the
-best then over `least(name, f)` can be the best then, and these are looked at. This holds as each
-part of a step is as long as its rates and times say, and a pass grows with its work and messages
-(`dmodel.hiding`); `MARGIN` is for smooth maxima and what nobody thought of. Memory of a device
-rules plans in and out and changes no time. For any other input, and in spaces too large to hold,
-the search starts anew.
+As a rate, or a share of one, grows to f times, a step time falls at most to 1/f, and as it falls a
+step time does not; the same of times, the other way round. So only plans whose step now takes no
+longer than that of the best then over `least(name, f)` can be the best then, and these are looked
+at. This holds as each part of a step is as long as its rates and times say, and a pass grows with
+its work and messages (`dmodel.hiding`); `MARGIN` is for smooth maxima and what nobody thought of.
+Memory of a device rules plans in and out and changes no time. For any other input, and in spaces
+too large to hold, the search starts anew.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dmodel.design.judge import Problem, evaluate, excess, merits, rank_key
 from dmodel.design.search import LARGE
 from dmodel.errors import NoPlanFits
 from dmodel.records import Plan, leaf
-from dmodel.sensitivity.case import Inputs, Point, inputs, kind, rebuild
+from dmodel.sensitivity.case import Inputs, Point, inputs, rebuild, scale
 from dmodel.smooth import SHARPNESS
 
 POOL, JOINING = 128, 32
@@ -214,7 +214,7 @@ def least(name: str, factor: float) -> float | None:
     itself; None where nothing is known."""
     if name == CAPACITY:
         return 1.0
-    share = {"rate": min(1.0, 1.0 / factor), "time": min(1.0, factor), "other": None}[kind(name)]
+    share = {"rate": min(1.0, 1.0 / factor), "time": min(1.0, factor), "other": None}[scale(name)]
     return None if share is None else (1.0 - MARGIN) * share
 
 
