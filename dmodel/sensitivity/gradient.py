@@ -208,11 +208,11 @@ def elasticities_of(
 
 
 class Along(NamedTuple):
-    """Step time [s] and memory [byte] of points, `[point]`, and their logarithmic slopes by the
-    inputs that move, `[place, point]`, one over the unit of each."""
+    """Step time [s] and memory [byte] of a point, and their logarithmic slopes by the inputs that
+    move, `[place]`, one over the unit of each."""
 
-    time: np.ndarray
-    memory: np.ndarray
+    time: float
+    memory: float
     time_slopes: np.ndarray
     memory_slopes: np.ndarray
 
@@ -227,22 +227,21 @@ def along(
         of a level of the network.
 
     Returns:
-      From their values, `[place, point]`.
+      From their values at a point, `[place]`.
     """
     like = jax.tree.unflatten(inputs.tree, [0.0] * inputs.tree.num_leaves)
     static = {"places": tuple(places), "levels": inputs.levels, "sharpness": sharpness}
 
     def rows(moved: np.ndarray) -> dict[str, np.ndarray]:
-        chosen = np.repeat(np.eye(len(STEP)), moved.shape[1], 1)
-        return {"moved": np.tile(moved, len(STEP)), "chosen": chosen}
+        return {"moved": np.stack([moved] * len(STEP), 1), "chosen": np.eye(len(STEP))}
 
-    of = MOVING.varied(like, x, like=rows(np.ones((len(places), 1))), **static)
+    of = MOVING.varied(like, x, like=rows(x[list(places)]), **static)
 
     def at(moved: np.ndarray) -> Along:
         found = of(rows(moved))
         values = found["values"]
         slopes = found["slopes"] / np.where(values == 0.0, np.nan, values)
-        return Along(*np.split(values, len(STEP)), *np.split(slopes, len(STEP), 1))
+        return Along(*values.tolist(), *slopes.T)
 
     return at
 

@@ -63,16 +63,16 @@ def _looks(p: Program, x: np.ndarray) -> Callable[[np.ndarray], Here]:
 
     def at(u: np.ndarray) -> Here:
         cases = p.cases(u[:, None], x)
-        found = of(cases[moving])
+        found = of(cases[moving, 0])
 
         def by_unknowns(slopes: np.ndarray) -> np.ndarray:
             every = np.zeros_like(cases)
-            every[moving] = slopes
+            every[moving, 0] = slopes
             return p.by_unknowns(cases, every)[:, 0]
 
         return Here(
-            time=float(np.log(found.time[0])),
-            memory=float(np.log(found.memory[0])),
+            time=float(np.log(found.time)),
+            memory=float(np.log(found.memory)),
             time_by_u=by_unknowns(found.time_slopes),
             memory_by_u=by_unknowns(found.memory_slopes),
         )
