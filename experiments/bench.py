@@ -5,7 +5,7 @@ float64, over random plans for 512 devices; each is the best of several rounds i
 take turns, so that a busy machine slows them alike, and a ratio is the middle one of the rounds'
 ratios. All that is cold runs in a process of its own.
 
-    python -m experiments.bench [--json] [--quick] [--commands] [--out DIR]
+    python -m experiments.bench [--json] [--quick] [--commands] [--only TEXT] [--out DIR]
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from experiments.bench_cold import (
     PARTS,
@@ -30,11 +30,16 @@ from experiments.bench_warm import fusion, small_sweep, theory_sweep, throughput
 from experiments.study import parse, plain_arguments
 
 
-def results(quick: bool, all_parts: bool) -> Iterator[Result]:
-    """All numbers, or what commands take of JAX's start, in the order in which they are ready."""
-    yield from starts(3 if quick else 5)
-    yield from beside_nothing(1 if quick else 3, not quick)
-    if all_parts:
+def results(quick: bool, all_parts: bool, only: Sequence[str] = ()) -> Iterator[Result]:
+    """All numbers, or what commands take of JAX's start, in the order in which they are ready.
+
+    Args:
+      only: what the names of commands contain; of these alone.
+    """
+    if not only:
+        yield from starts(3 if quick else 5)
+    yield from beside_nothing(1 if quick else 3, not quick, only)
+    if all_parts and not only:
         yield from rates_and_searches(quick, os.cpu_count() or 1)
 
 
@@ -54,10 +59,10 @@ def rates_and_searches(quick: bool, cores: int) -> Iterator[Result]:
     yield from commands(quick)
 
 
-def measured(quick: bool, all_parts: bool, aloud: bool) -> list[Result]:
+def measured(results: Iterator[Result], aloud: bool) -> list[Result]:
     """All numbers; each is said as soon as it is there."""
     found = []
-    for result in results(quick, all_parts):
+    for result in results:
         found.append(result)
         if aloud:
             print(show(result), flush=True)
@@ -71,11 +76,15 @@ def main() -> None:
     parser.add_argument(
         "--commands", action="store_true", help="only commands, over the start of JAX"
     )
+    parser.add_argument(
+        "--only", action="append", default=[], help="of commands those with this in their name"
+    )
     options = parse(parser)
     if options.part:
         print(json.dumps(PARTS[options.part]()))
         return
-    found = measured(options.quick, not options.commands, not options.json)
+    every = results(options.quick, not options.commands, options.only)
+    found = measured(every, not options.json)
     keep(found, options.out)
     if options.json:
         lines = [r._asdict() | {"verdict": r.verdict} for r in found]

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -307,15 +307,16 @@ def process(arguments: tuple[str, ...], folder: str) -> float:
     return seconds([a.replace(FOLDER, folder) for a in arguments], DMODEL_CACHE=folder)
 
 
-def beside_nothing(rounds: int, slow: bool) -> Iterator[Result]:
+def beside_nothing(rounds: int, slow: bool, only: Sequence[str] = ()) -> Iterator[Result]:
     """Whole processes over the least one with JAX, each in turn with it, by what they take of
     processors: the first with an empty folder of what is kept, and the middle one of the next.
 
     Args:
-      slow: whether to run those that take long as well.
+      slow: whether to run those that take long as well. only: what names contain, of those alone;
+        none for all.
     """
     for whole in wholes():
-        if whole.slow and not slow:
+        if (whole.slow and not slow) or not _is_wanted(whole.name, only):
             continue
         with tempfile.TemporaryDirectory() as folder:
             write_twelve(Path(folder) / TWELVE)
@@ -327,6 +328,10 @@ def beside_nothing(rounds: int, slow: bool) -> Iterator[Result]:
         note = f"{pairs[0][1]:.1f} s, then {pairs[1][1]:.1f} s"
         yield Result(f"{whole.name}, first", first, "T", whole.first, note=note)
         yield Result(f"{whole.name}, again", again, "T", whole.again, note=note)
+
+
+def _is_wanted(name: str, only: Sequence[str]) -> bool:
+    return not only or any(text in name for text in only)
 
 
 def commands(quick: bool) -> Iterator[Result]:

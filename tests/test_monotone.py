@@ -9,6 +9,8 @@ from dmodel import catalog
 from dmodel.coefficients import SPECS, default, from_unconstrained, to_unconstrained
 from dmodel.design import EVERYTHING, evaluate, problem, rows
 from dmodel.records import Plan
+from dmodel.sensitivity.case import FACTORS
+from dmodel.sensitivity.searched import MARGIN, least
 from dmodel.step import step_time
 from tests.points import quick
 
@@ -38,8 +40,17 @@ def faster(system, c):
     }
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_what_is_faster_makes_no_step_longer(seed):
+def faster_software(c):
+    """Coefficients that are said to scale rates, twice, and times, half → the coefficients."""
+    return {
+        name: c.replace(**{name: factor * getattr(c, name)})
+        for kind, factor in (("rate", 2.0), ("time", 0.5))
+        for name in FACTORS[kind]
+    }
+
+
+def drawn_plans(seed):
+    """A job under random coefficients, on a network of which some is slow, and 400 of its plans."""
     draw = np.random.default_rng(seed)
     spread = np.array([s.width for s in SPECS.values()])
     c = from_unconstrained(to_unconstrained(default()) + spread * draw.normal(size=len(spread)))
@@ -51,13 +62,34 @@ def test_what_is_faster_makes_no_step_longer(seed):
     job = model, int(draw.choice([16, 64])), 64
     p = problem(system, *job, c, choices=SPACE)
     batch = next(rows.batches(p.space, 1 << 14))
-    chosen = batch[draw.permutation(len(batch))[:400]]
-    before = np.asarray(evaluate(p, chosen).step_time_s)
+    return system, job, c, batch[draw.permutation(len(batch))[:400]]
+
+
+def seconds(system, job, c, chosen):
+    """Their step times."""
+    stated = problem(system, *job, c, choices=SPACE)
+    return np.asarray(evaluate(stated, chosen).step_time_s)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_faster_makes_no_step_longer(seed):
+    system, job, c, chosen = drawn_plans(seed)
+    before = seconds(system, job, c, chosen)
     for name, (changed, coefficients) in faster(system, c).items():
-        after = np.asarray(
-            evaluate(problem(changed, *job, coefficients, choices=SPACE), chosen).step_time_s
-        )
+        after = seconds(changed, job, coefficients, chosen)
         assert (after <= before * (1.0 + 1e-9)).all(), (name, float((after / before).max() - 1.0))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_scales_a_rate_or_a_time_changes_a_step_by_no_more(seed):
+    system, job, c, chosen = drawn_plans(seed)
+    before = seconds(system, job, c, chosen)
+    for name, coefficients in faster_software(c).items():
+        after = seconds(system, job, coefficients, chosen)
+        factor = getattr(coefficients, name) / getattr(c, name)
+        share = least(f"coefficients.{name}", float(factor))
+        assert (after <= before * (1.0 + 0.01 * MARGIN)).all(), (name, (after / before).max())
+        assert (after >= share * before).all(), (name, (after / before).min())
 
 
 @pytest.mark.parametrize("overlaps", [(0.9, 0.6), (0.8, 0.32), (0.97, 0.97)])

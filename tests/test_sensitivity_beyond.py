@@ -266,6 +266,8 @@ FEW = [
     ("network.bytes_per_s[0]", 2.0),
     ("network.latency_s[0]", 2.0),
     ("chip.hbm_bytes", 0.7),
+    ("coefficients.matmul_efficiency", 0.5),
+    ("coefficients.launch", 2.0),
 ]
 
 

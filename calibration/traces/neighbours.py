@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from math import hypot, log
 from typing import Any, NamedTuple
 
@@ -80,9 +81,8 @@ def neighbours(columns: Mapping[str, Any], count: int = 3) -> list[Neighbour]:
     chip = known_name("chips", str(columns.get("accelerator", "")))
     if chip is None or count < 1:
         return []
-    rows = [row for row in lines(PUBLISHED).rows if _is_kin(row, chip)]
-    whole = [row for row in map(completed, rows) if _is_whole(row)]
-    pairs = [(_apart(columns, row), row) for row in whole]
+    own = _told(columns.get)
+    pairs = [(_apart(own, told), row) for row, told in _of_generation(generation(chip))]
     pairs.sort(key=lambda pair: pair[0])
     found, seen = [], set()
     for distance, row in pairs:
@@ -95,11 +95,39 @@ def neighbours(columns: Mapping[str, Any], count: int = 3) -> list[Neighbour]:
     return found
 
 
-def _is_kin(row: Row, chip: str) -> bool:
-    """Whether it ran on a chip of the same generation, and is a run, not a sum of parts."""
-    name = known_name("chips", row.text("accelerator"))
-    alike = name is not None and generation(name) == generation(chip)
-    return alike and "composed" not in row.flags
+class _Told(NamedTuple):
+    """What tells a run apart: its `SIZES`, None where one is not known, and its `WORDS`."""
+
+    sizes: tuple[float | None, ...]
+    words: tuple[str, ...]
+
+
+def _told(value: Callable[[str], Any], word: Callable[[str], Any] | None = None) -> _Told:
+    """What columns tell by name; word: of those of words, where these are read otherwise."""
+    word = word or value
+    return _Told(
+        tuple(_size(value(name), name) for name in SIZES),
+        tuple(_word(word(name), name) for name in WORDS),
+    )
+
+
+@cache
+def _of_generation(kin: str) -> tuple[tuple[Row, _Told], ...]:
+    """Rows of the shipped table that ran on chips of a generation, and are runs, not sums of
+    parts."""
+    known = cache(_generation)
+    rows = [row for row in _runs() if known(row.text("accelerator")) == kin]
+    whole = [row for row in map(completed, rows) if _is_whole(row)]
+    return tuple((row, _told(row.number, row.text)) for row in whole)
+
+
+def _generation(chip: str) -> str | None:
+    """Generation of a chip; None where the catalog does not know it."""
+    return None if known_name("chips", chip) is None else generation(chip)
+
+
+def _runs() -> list[Row]:
+    return [row for row in lines(PUBLISHED).rows if "composed" not in row.flags]
 
 
 def _is_whole(row: Row) -> bool:
@@ -113,16 +141,14 @@ def _size(value: Any, name: str) -> float | None:
     return max(float(value), 1e-9)
 
 
-def _apart(columns: Mapping[str, Any], row: Row) -> float:
-    """Distance between a run and a row."""
+def _apart(run: _Told, other: _Told) -> float:
+    """Distance between two runs."""
     total = 0.0
-    for name, weight in SIZES.items():
-        one, other = _size(columns.get(name), name), _size(row.number(name), name)
-        gap = BLANK if one is None or other is None else log(one / other)
+    for one, its, weight in zip(run.sizes, other.sizes, SIZES.values(), strict=True):
+        gap = BLANK if one is None or its is None else log(one / its)
         total = hypot(total, weight * gap)
-    for name, weight in WORDS.items():
-        one, other = _word(columns.get(name), name), _word(row.text(name), name)
-        total = hypot(total, 0.0 if one == other else weight)
+    for one, its, weight in zip(run.words, other.words, WORDS.values(), strict=True):
+        total = hypot(total, 0.0 if one == its else weight)
     return total
 
 
@@ -185,8 +211,7 @@ def compact() -> dict[str, Any]:
     Words of a column stand once, `words`, and rows have their places, `at`. Step times [s] have
     five digits.
     """
-    rows = [row for row in lines(PUBLISHED).rows if "composed" not in row.flags]
-    whole = [row for row in map(completed, rows) if _is_whole(row)]
+    whole = [row for row in map(completed, _runs()) if _is_whole(row)]
     numbers = ("dp", "interleave", "mfu_reported")
     columns = {name: [row.number(name) for row in whole] for name in (*SIZES, *numbers)}
     times = [float(f"{measured_time(row) or 0.0:.5g}") for row in whole]

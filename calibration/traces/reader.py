@@ -18,7 +18,7 @@ from dmodel.catalog.stack import names as stacks
 from dmodel.catalog.stack import stack
 from dmodel.checks import problems as problems_of
 from dmodel.errors import InputError
-from dmodel.question import degrees
+from dmodel.question import Question, degrees
 from dmodel.resolve import part
 
 
@@ -184,8 +184,9 @@ def problems(row: Row, require_time: bool = True) -> list[str]:
 
 def _bad_cells(row: Row) -> Iterator[str]:
     """Cells that are not what their column holds."""
+    told = row.told
     for column in schema.COLUMNS:
-        cell = row.text(column.name)
+        cell = told.get(column.name)
         if not cell:
             continue
         if column.kind != "text":
@@ -228,19 +229,33 @@ def _unanswerable(row: Row) -> Iterator[str]:
     """Settings, degrees and hardware that make no sense."""
     try:
         question = row.question
-        wrong = problems_of(question)
-        yield from wrong
-        if not wrong:
-            # what a row says together is found out by doing it
-            part(question, [])
     except InputError as error:
         yield str(error)
+        return
+    try:
+        # what a row says together is found out by doing it
+        part(question, [])
+    except InputError as error:
+        yield from _said_of(question, error)
+
+
+def _said_of(question: Question, error: InputError) -> list[str]:
+    """Why a question has no answer: all that is wrong with it, else what was said."""
+    try:
+        return problems_of(question) or [str(error)]
+    except InputError as first:
+        return [str(first)]
+
+
+INTEGERS = tuple(column.name for column in schema.COLUMNS if column.kind == "integer")
+"""Columns of counts."""
 
 
 def _rounded(row: Row) -> Iterator[str]:
     """Counts that are nearly whole."""
-    for name in (c.name for c in schema.COLUMNS if c.kind == "integer"):
-        cell = row.text(name)
+    told = row.told
+    for name in INTEGERS:
+        cell = told.get(name)
         if cell and float(cell) != row.number(name):
             yield f"{name} = {cell} read as {row.number(name):g}"
 

@@ -73,10 +73,16 @@ class Row(_Line):
     stay. filled: blank columns of its shape → what the catalog has for its model. found: what is
     to be said of it as a whole. What it says is worked out once."""
 
+    @cached_property
+    def told(self) -> dict[str, str]:
+        """Cells that are not blank, without surrounding blanks, and what fills others."""
+        own = {name: text for name, cell in self.cells.items() if (text := cell.strip())}
+        return {**self.filled, **own}
+
     def text(self, name: str) -> str:
         """A cell without surrounding blanks, filled where it is blank; "" when blank or when the
         table has no such column."""
-        return self.cells.get(name, "").strip() or self.filled.get(name, "")
+        return self.told.get(name, "")
 
     def number(self, name: str) -> float | None:
         """A cell of a number column in its unit, or None when blank."""
@@ -102,8 +108,9 @@ class Row(_Line):
           ValueError: a cell that is not what its column holds.
         """
         columns: dict[str, float | str] = {}
+        told = self.told
         for column in CONFIGURATION:
-            if cell := self.text(column.name):
+            if cell := told.get(column.name):
                 columns[column.name] = cell if column.kind == "text" else parse_number(column, cell)
         columns |= {"stack": self.stack, "accelerator": self.accelerator}
         settings: dict[str, Any] = dict(FLAGS[flag] for flag in self.flags if flag in FLAGS)
@@ -268,7 +275,8 @@ def fingerprint(row: Row) -> str:
     """
     own = {"accelerator": row.accelerator, "flag": without_doubt(row.text("flag"))}
     own |= {"stack": row.stack} if row.text("stack") else {}
-    parts = [_piece(name, own.get(name, row.text(name))) for name in _DEFINING]
+    told = row.told | own
+    parts = [_piece(name, told.get(name, "")) for name in _DEFINING]
     # a later column: rows without it keep the name that they had
     held = " ".join(row.text("stage_layers").split())
     parts += [f"stage_layers={held!r}"] if held else []

@@ -328,8 +328,9 @@ def row_documents(table: TraceTable, cases: Any, columns: dict[str, np.ndarray])
             strict=True,
         )
     ]
-    lists = {name: list(values) for name, values in columns.items()}
-    return [{**row, **{name: lists[name][i] for name in lists}} for i, row in enumerate(fixed)]
+    lists = [x.tolist() if isinstance(x, np.ndarray) else list(x) for x in columns.values()]
+    every = zip(*lists, strict=True)
+    return [row | dict(zip(columns, of, strict=True)) for row, of in zip(fixed, every, strict=True)]
 
 
 SHOWN = 40

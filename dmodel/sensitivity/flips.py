@@ -18,12 +18,13 @@ import numpy as np
 
 from dmodel.blocks import KINDS
 from dmodel.design import Choices
+from dmodel.design.few import by_numpy
 from dmodel.errors import InputError
 from dmodel.once import together
 from dmodel.recorded import Recorded
 from dmodel.records import Plan
-from dmodel.sensitivity.case import Inputs, Point, kind, rebuild
-from dmodel.sensitivity.searched import CAPACITY, LIMIT, Searched, best_with, searched
+from dmodel.sensitivity.case import Inputs, Point, rebuild, scale
+from dmodel.sensitivity.searched import CAPACITY, LIMIT, MARGIN, Searched, best_with, searched
 from dmodel.smooth import SHARPNESS
 from dmodel.step import memory_use, step_time
 from dmodel.types import Array
@@ -117,27 +118,16 @@ class _Pool:
 
     def _of(self, plans: Plan, place: int, factors: np.ndarray, count: int) -> np.ndarray:
         """Step times `[factor, plan]` of plans of one schedule and placement."""
-        known, size = self.search.known, count * len(factors)
-        rows = -(-size // ROWS) * ROWS
+        known = self.search.known
         moves = np.zeros_like(known.values)
         moves[place] = 1.0
-        # the last one again, so that all calls are of one size
-        factor, plan = np.divmod(np.minimum(np.arange(rows), size - 1), count)
+        factor, plan = np.divmod(np.arange(count * len(factors)), count)
         batch = {"plan": jax.tree.map(lambda x: x[plan], plans), "factor": factors[factor]}
-
-        def part(start: int) -> dict:
-            return jax.tree.map(lambda x: x[start : start + ROWS], batch)
-
         like = jax.tree.unflatten(known.tree, [0.0] * known.tree.num_leaves)
         static = {"levels": known.levels, "sharpness": self.search.sharpness}
-        of = TIMES.varied(like, known.values, moves, like=part(0), **static)
-        parts = [of(part(start)) for start in range(0, rows, ROWS)]
-        time, needed, has = (
-            np.concatenate([p[n] for p in parts])[:size] for n in ("time", "needed", "has")
-        )
-        return np.where(needed <= self.search.memory * has, time, np.inf).reshape(
-            len(factors), count
-        )
+        found = by_numpy(TIMES, batch, (like, known.values, moves), len(plan), **static)
+        fits = found["needed"] <= self.search.memory * found["has"]
+        return np.where(fits, found["time"], np.inf).reshape(len(factors), count)
 
 
 def _key(plan: Plan) -> tuple:
@@ -149,15 +139,17 @@ def _schedule(plan: Plan) -> str:
     return "interleaved" if plan.layout.schedule == "1f1b" else plan.layout.schedule
 
 
-ROWS = 1024
-"""Plans of one call [count]."""
-
-
 def _recorded(
-    like: Point, x: jax.Array, moves: jax.Array, batch: dict, *, levels: int, sharpness: float
+    fixed: tuple[Point, jax.Array, jax.Array], batch: dict, *, levels: int, sharpness: float
 ) -> dict[str, Array]:
     """Step times of plans, and the memory that they need and a device has, where one of the inputs
-    is a factor times itself; like: any case of the structure."""
+    is a factor times itself.
+
+    Args:
+      fixed: any case of the structure, inputs `[n]`, and 1 for the one that moves `[n]`.
+      batch: "plan" and "factor" of each row.
+    """
+    like, x, moves = fixed
     moved = x[:, None] * (1.0 + moves[:, None] * (batch["factor"][None] - 1.0))
     case = rebuild(moved, jax.tree.structure(like), levels)
     with together():
@@ -172,15 +164,15 @@ def _recorded(
     }
 
 
-TIMES = Recorded(_recorded)
+TIMES = Recorded(_recorded, any_rows=True, of_last=True)
 
 
 def _contenders(name: str, ends: np.ndarray) -> np.ndarray | None:
     """Plans that may be better than the first one between two factors, by their step times at both,
     `[2, plan]`; None where an input may lengthen a step and shorten it."""
-    if name != CAPACITY and kind(name) == "other":
+    if name != CAPACITY and scale(name) == "other":
         return None
-    which = ends.min(0) <= ends[:, 0].max() * (1.0 + EQUAL)
+    which = ends.min(0) <= ends[:, 0].max() * (1.0 + MARGIN)
     which[0] = True
     return which
 

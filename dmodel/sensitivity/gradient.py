@@ -7,7 +7,8 @@ chosen by number, case by case, so that they share a compilation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import jax
@@ -22,8 +23,8 @@ from dmodel.smooth import SHARPNESS
 from dmodel.step import step_time
 from dmodel.types import stack
 
-CASES, PAIR = 64, 2
-"""Cases of one call, and of one call for so few [count]."""
+CASES = 64
+"""Cases of one call [count]."""
 
 STEP = ("step_time", "memory")
 """Outputs of a record of their own, which is half as long as that of all."""
@@ -51,7 +52,11 @@ def outputs_of(x: jax.Array, output: jax.Array, form: Form) -> jax.Array:
 
 def every(x: jax.Array, form: Form) -> jax.Array:
     """All outputs of the form of each case of `x [n, case]`, `[output, case]`."""
-    case = rebuild(x, form.tree, form.levels)
+    return outputs_at(rebuild(x, form.tree, form.levels), form)
+
+
+def outputs_at(case: Point, form: Form) -> jax.Array:
+    """All outputs of the form of cases, `[output, case]`."""
     with together():
         time = step_time(
             case.system, case.model, case.plan, case.coefficients, sharpness=form.sharpness
@@ -92,6 +97,46 @@ def _recorded(
 SLOPES = Recorded(_recorded)
 
 
+def _with(x: jax.Array, moved: jax.Array, form: Form, places: Sequence[int]) -> Point:
+    """The case of inputs `x [n]`, those of some places of each row instead, `moved [place,
+    row]`."""
+    leaves = jax.tree.leaves(rebuild(x[:, None], form.tree, form.levels))
+    first = [0, *accumulate(len(leaf) if leaf.ndim > 1 else 1 for leaf in leaves)]
+    for place, row in zip(places, moved, strict=True):
+        leaves[first.index(place)] = row
+    return jax.tree.unflatten(form.tree, leaves)
+
+
+def _moving(
+    like: Point,
+    x: jax.Array,
+    rows: dict[str, jax.Array],
+    *,
+    places: tuple[int, ...],
+    levels: int,
+    sharpness: float,
+) -> dict[str, jax.Array]:
+    """Values `[row]` of `STEP`, and slopes `[place, row]` by some inputs alone.
+
+    Args:
+      like: any case of the structure. x: the inputs that all rows share, `[n]`.
+      rows: those at the places, "moved" `[place, row]`, and which output is meant, "chosen"
+        `[output, row]`.
+    """
+    form = Form(jax.tree.structure(like), levels, sharpness, STEP)
+
+    def total(moved: jax.Array) -> tuple[jax.Array, jax.Array]:
+        every = outputs_at(_with(x, moved, form, places), form)
+        values = jnp.where(rows["chosen"] > 0.0, every, 0.0).sum(0)
+        return values.sum(), values
+
+    slopes, values = jax.grad(total, has_aux=True)(rows["moved"])
+    return {"values": values, "slopes": slopes}
+
+
+MOVING = Recorded(_moving, any_rows=True, of_last=True)
+
+
 def _second_order(x: jax.Array, tangent: jax.Array, output: jax.Array, form: Form) -> tuple:
     """Forward over reverse: value and slopes, and how both change along the tangent of each
     case."""
@@ -113,13 +158,10 @@ def _program(inputs: Inputs, output: np.ndarray, sharpness: float) -> tuple[Form
 def _in_chunks(
     run: Callable, arrays: tuple[np.ndarray, ...], output: np.ndarray
 ) -> list[np.ndarray]:
-    """Run over a batch `[…, n]` in calls of `CASES`, or of a pair, the last one padded with its
-    last case."""
-    size = arrays[0].shape[-1]
-    cases = PAIR if size <= PAIR else CASES
-    parts = []
-    for start in range(0, size, cases):
-        take = np.minimum(np.arange(start, start + cases), size - 1)
+    """Run over a batch `[…, n]` in calls of `CASES`, the last one padded with its last case."""
+    size, parts = arrays[0].shape[-1], []
+    for start in range(0, size, CASES):
+        take = np.minimum(np.arange(start, start + CASES), size - 1)
         found = run(*(a[..., take] for a in arrays), output[take])
         parts.append([np.asarray(leaf)[..., : size - start] for leaf in jax.tree.leaves(found)])
     return [np.concatenate(leaves, -1) for leaves in zip(*parts, strict=True)]
@@ -163,6 +205,45 @@ def elasticities_of(
     values, slopes = evaluate(inputs, x, output, sharpness)
     finite = np.where(np.isfinite(x), x, 0.0)
     return values, np.where(finite == 0.0, 0.0, slopes * finite)
+
+
+class Along(NamedTuple):
+    """Step time [s] and memory [byte] of a point, and their logarithmic slopes by the inputs that
+    move, `[place]`, one over the unit of each."""
+
+    time: float
+    memory: float
+    time_slopes: np.ndarray
+    memory_slopes: np.ndarray
+
+
+def along(
+    inputs: Inputs, x: np.ndarray, places: Sequence[int], sharpness: float = SHARPNESS
+) -> Callable[[np.ndarray], Along]:
+    """`evaluate` of `STEP` where a few inputs move: what the others decide is computed once.
+
+    Args:
+      inputs: names and structure. x: their values, `[n]`. places: of those that move, none of them
+        of a level of the network.
+
+    Returns:
+      From their values at a point, `[place]`.
+    """
+    like = jax.tree.unflatten(inputs.tree, [0.0] * inputs.tree.num_leaves)
+    static = {"places": tuple(places), "levels": inputs.levels, "sharpness": sharpness}
+
+    def rows(moved: np.ndarray) -> dict[str, np.ndarray]:
+        return {"moved": np.stack([moved] * len(STEP), 1), "chosen": np.eye(len(STEP))}
+
+    of = MOVING.varied(like, x, like=rows(x[list(places)]), **static)
+
+    def at(moved: np.ndarray) -> Along:
+        found = of(rows(moved))
+        values = found["values"]
+        slopes = found["slopes"] / np.where(values == 0.0, np.nan, values)
+        return Along(*values.tolist(), *slopes.T)
+
+    return at
 
 
 def directional(

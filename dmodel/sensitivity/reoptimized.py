@@ -18,8 +18,9 @@ from dmodel.sensitivity import relaxed
 from dmodel.sensitivity.case import Point, rebuild
 from dmodel.sensitivity.gradient import evaluate
 from dmodel.sensitivity.local import asked, check_positive
+from dmodel.sensitivity.optimum import TOLERANCE, Look, Solved, look, optimum, solve
 from dmodel.sensitivity.outputs import output_name
-from dmodel.sensitivity.relaxed import MARGIN, Look, Program, Solved, look
+from dmodel.sensitivity.relaxed import MARGIN, Program
 from dmodel.smooth import SHARPNESS
 
 STEP = 1e-4
@@ -207,7 +208,7 @@ def reoptimized(
     names = [output_name(o) for o in outputs]
     p = relaxed.program(case, sharpness=sharpness, level_names=level_names)
     p = p._replace(room=memory)
-    s = relaxed.optimum(p, seed=seed)
+    s = optimum(p, seed=seed)
     at = look(p, s.u[:, None], p.known.values)
     active, residual = _active(p, s, at)
     moves, unique = _movements(p, s, active, len(p.known.values) + 1)
@@ -277,7 +278,7 @@ def resolved(
     """
     p = relaxed.program(case, sharpness=sharpness, level_names=level_names)
     p = p._replace(room=memory)
-    s, devices = relaxed.optimum(p, seed=seed), relaxed.n_devices(p.known)
+    s, devices = optimum(p, seed=seed), relaxed.n_devices(p.known)
     found = {}
     for name in names:
         logs = []
@@ -287,10 +288,10 @@ def resolved(
                 n *= np.exp(h)
             else:
                 x[p.known.index(name)] *= np.exp(h)
-            again = relaxed.solve(p, x, n, s.u, s.sides)
+            again = solve(p, x, n, s.u, s.sides)
             value, _ = evaluate(
                 p.known, p.cases(again.u[:, None], x), output_name(output), sharpness
             )
-            logs.append(float(np.log(value[0])) if again.violation <= relaxed.TOLERANCE else np.nan)
+            logs.append(float(np.log(value[0])) if again.violation <= TOLERANCE else np.nan)
         found[name] = (logs[0] - logs[1]) / (2.0 * step)
     return found

@@ -1,13 +1,13 @@
 """All whole-numbered plans of a case, evaluated once; the best ones with one input changed then
 need a look at few of them.
 
-As a rate grows to f times, a step time falls at most to 1/f, and as a rate falls it does not; the
-same of times, the other way round. So only plans whose step now takes no longer than that of the
-best then over `least(name, f)` can be the best then, and these are looked at. This holds as each
-part of a step is as long as its rates and times say, and a pass grows with its work and messages
-(`dmodel.hiding`); `MARGIN` is for smooth maxima and what nobody thought of. Memory of a device
-rules plans in and out and changes no time. For any other input, and in spaces too large to hold,
-the search starts anew.
+As a rate, or a share of one, grows to f times, a step time falls at most to 1/f, and as it falls a
+step time does not; the same of times, the other way round. So only plans whose step now takes no
+longer than that of the best then over `least(name, f)` can be the best then, and these are looked
+at. This holds as each part of a step is as long as its rates and times say, and a pass grows with
+its work and messages (`dmodel.hiding`); `MARGIN` is for smooth maxima and what nobody thought of.
+Memory of a device rules plans in and out and changes no time. For any other input, and in spaces
+too large to hold, the search starts anew.
 """
 
 from __future__ import annotations
@@ -22,11 +22,18 @@ from dmodel.design import exact as search
 from dmodel.design import problem as state
 from dmodel.design import rows as rows_
 from dmodel.design import space as spaces
-from dmodel.design.judge import Problem, evaluate, excess, merits, rank_key
+from dmodel.design.judge import (
+    Problem,
+    evaluate,
+    excess,
+    memory_bytes,
+    merits,
+    rank_key,
+)
 from dmodel.design.search import LARGE
 from dmodel.errors import NoPlanFits
 from dmodel.records import Plan, leaf
-from dmodel.sensitivity.case import Inputs, Point, inputs, kind, rebuild
+from dmodel.sensitivity.case import Inputs, Point, inputs, rebuild, scale
 from dmodel.smooth import SHARPNESS
 
 POOL, JOINING = 128, 32
@@ -125,6 +132,16 @@ def _ranked(stated: Problem, rows: np.ndarray, seconds: np.ndarray, top: int) ->
     return Ranked(tuple(rows_.plans(stated.space, stated.system, rows[order])), merit[order])
 
 
+def _that_hold(
+    stated: Problem, batches: Iterable[np.ndarray], capacity: float
+) -> Iterator[np.ndarray]:
+    """Rows that need no more memory of a device [byte], which takes a tenth of the work to tell."""
+    for rows in batches:
+        few = rows[memory_bytes(stated, rows) <= capacity * (1.0 + SLACK)] if len(rows) else rows
+        if len(few):
+            yield few
+
+
 def _evaluated(stated: Problem, batches: Iterable[np.ndarray]) -> Iterator[Near]:
     for rows in batches:
         found = evaluate(stated, rows, quick=True)
@@ -157,7 +174,9 @@ def searched(
         near, found = None, search(stated, POOL)
         best = Ranked(tuple(rows_.plans(stated.space, stated.system, found.rows)), found.merits)
     else:
-        near = _within(stated, _evaluated(stated, rows_.batches(stated.space, known=splits)))
+        every = rows_.batches(stated.space, known=splits)
+        hold = _that_hold(stated, every, LIMIT * _room(stated))
+        near = _within(stated, _evaluated(stated, hold))
         fits = near.memory <= _room(stated)
         best = _ranked(stated, near.rows[fits], near.seconds[fits], POOL)
     if not best.plans:
@@ -184,19 +203,13 @@ def searched(
 
 
 def _within(stated: Problem, parts: Iterator[Near]) -> Near:
-    """Those that may be the best when memory, a rate or a time changes by `LIMIT`."""
+    """Those that may be the best when a rate or a time changes by `LIMIT`."""
     capacity, fastest, held = _room(stated), np.inf, []
     for part in parts:
         fastest = min(
             fastest, float(np.min(part.seconds, initial=np.inf, where=part.memory <= capacity))
         )
-        held.append(
-            _chosen(
-                part,
-                (part.memory <= LIMIT * capacity * (1.0 + SLACK))
-                & (part.seconds <= WITHIN * fastest),
-            )
-        )
+        held.append(_chosen(part, part.seconds <= WITHIN * fastest))
     joined = (
         Near(*(np.concatenate(x) for x in zip(*held, strict=True)))
         if held
@@ -214,7 +227,7 @@ def least(name: str, factor: float) -> float | None:
     itself; None where nothing is known."""
     if name == CAPACITY:
         return 1.0
-    share = {"rate": min(1.0, 1.0 / factor), "time": min(1.0, factor), "other": None}[kind(name)]
+    share = {"rate": min(1.0, 1.0 / factor), "time": min(1.0, factor), "other": None}[scale(name)]
     return None if share is None else (1.0 - MARGIN) * share
 
 
@@ -250,10 +263,9 @@ def best_with(s: Searched, place: int, factor: float, at_most: float) -> Ranked:
 def _best(stated: Problem, batches: Iterable[np.ndarray]) -> Ranked:
     """The best `JOINING` of rows that fit."""
     held = [(rows_.EMPTY, np.empty(0))]
-    for rows in batches:
-        if len(rows):
-            found = evaluate(stated, rows, quick=True)
-            fits = excess(stated, rows, found) <= 0.0
-            held.append((rows[fits], merits(stated, found)[fits]))
+    for rows in _that_hold(stated, batches, _room(stated)):
+        found = evaluate(stated, rows, quick=True)
+        fits = excess(stated, rows, found) <= 0.0
+        held.append((rows[fits], merits(stated, found)[fits]))
     rows, seconds = (np.concatenate(x) for x in zip(*held, strict=True))
     return _ranked(stated, rows, seconds, JOINING)
