@@ -89,8 +89,19 @@ def wait(page: Any, condition: str) -> None:
 ASKED = "JSON.stringify(window.dmodelAnswer)"
 
 
+DRAWN = "window.dmodelAnswer && (dmodelAnswer.error || dmodelAnswer.near)"
+"""The page has drawn all of its last answer."""
+
+
 def said(page: Any) -> dict[str, Any]:
+    wait(page, DRAWN)
     return json.loads(page.evaluate(ASKED))
+
+
+def link(page: Any) -> str:
+    """The address, which holds what the page shows once nothing has changed for a moment."""
+    wait(page, f"{DRAWN} && dmodelAnswer.link")
+    return page.evaluate("location.hash")
 
 
 def by_python(words: dict[str, Any]) -> dict[str, Any]:
@@ -237,14 +248,15 @@ def test_the_link_holds_both_configurations(opened):
     page.click("#pin")
     page.fill("#tp", "4")
     page.fill("#measured", "12")
-    before, link = said(page), page.evaluate("location.hash")
+    before, kept = said(page), link(page)
     page.click("#reset")
     assert said(page)["kept"] is None
-    page.evaluate(f"location.hash = {json.dumps(link)}")
-    wait(page, "dmodelAnswer.kept && dmodelAnswer.measured === 12")
+    link(page)
+    page.evaluate(f"location.hash = {json.dumps(kept)}")
+    wait(page, "dmodelAnswer && dmodelAnswer.kept && dmodelAnswer.measured === 12")
     assert said(page)["values"] == before["values"]
     assert said(page)["kept"] == before["kept"]
-    assert page.evaluate("location.hash") == link
+    assert link(page) == kept
     assert page.input_value("#axis") == "n_accel"
     heads = page.locator("#time thead th").all_text_contents()
     assert heads == ["now", "share", "kept", "difference"]
@@ -308,10 +320,11 @@ def test_dragging_and_the_link(opened):
     page.keyboard.press("ArrowLeft")
     after = said(page)["values"]["outputs.step_time_s"]
     assert after > before
-    link = page.evaluate("location.hash")
+    kept = link(page)
     page.click("#reset")
-    page.evaluate(f"location.hash = {json.dumps(link)}")
-    wait(page, f"Math.abs(dmodelAnswer.values['outputs.step_time_s'] / {after} - 1) < 1e-12")
+    link(page)
+    page.evaluate(f"location.hash = {json.dumps(kept)}")
+    wait(page, f"{DRAWN} && Math.abs(dmodelAnswer.values['outputs.step_time_s'] / {after} - 1) < 1e-12")
 
 
 @needs_browser
@@ -345,6 +358,7 @@ def test_the_run_stands_beside_the_frontier(opened):
     assert f"{dense['linear_end'][0]:.1e}".replace("e+", " · 10^") in text
     for share, row in ((0.0, dense["rows"][0]), (1.0, dense["rows"][-1])):
         page.fill("#width", str(share))
+        said(page)
         assert f"{100 * row[2]:.1f} %" in page.locator("#frontier p").nth(1).text_content()
     page.click("#limits summary")
 
@@ -368,7 +382,7 @@ def test_a_pasted_configuration_is_answered_and_linked(opened, tmp_path):
     page.click("#own summary")
     page.fill("#config", json.dumps(CONFIG))
     page.click("#take")
-    found, link = said(page), page.evaluate("location.hash")
+    found, kept = said(page), link(page)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIG))
     columns = {k: v for k, v in RUN.items() if k != "model"}
@@ -378,9 +392,10 @@ def test_a_pasted_configuration_is_answered_and_linked(opened, tmp_path):
     memory = found["values"]["outputs.memory_bytes"]
     assert memory == pytest.approx(want["memory_bytes_per_device"], rel=1e-9)
     page.click("#reset")
-    page.evaluate(f"location.hash = {json.dumps(link)}")
+    link(page)
+    page.evaluate(f"location.hash = {json.dumps(kept)}")
     seconds = found["values"]["outputs.step_time_s"]
-    wait(page, f"dmodelAnswer.values['outputs.step_time_s'] === {seconds!r}")
+    wait(page, f"{DRAWN} && dmodelAnswer.values['outputs.step_time_s'] === {seconds!r}")
     page.fill("#config", "<img src=x onerror=alert(1)>")
     page.click("#take")
     assert "not JSON" in page.text_content("#taken")
@@ -403,7 +418,7 @@ def test_a_link_with_a_model_that_is_none_says_so(opened, own):
 def test_what_is_typed_never_becomes_markup(opened):
     page, _ = opened
     page.fill("#model", "<img src=x onerror=alert(1)>")
-    wait(page, "window.dmodelAnswer.error")
+    wait(page, "window.dmodelAnswer && dmodelAnswer.error")
     assert page.locator("img").count() == 0
     assert "<img" in page.text_content("#error")
     page.click("#reset")

@@ -2,7 +2,7 @@
 
 import type { Answer } from "./answer";
 import type { Catalog, Table } from "./catalog";
-import { type Curve, curve, element } from "./draw";
+import { type Curve, curve, element, type Piece } from "./draw";
 import { DAY, percent, short } from "./words";
 
 /** Compute of a run [FLOP], its GPUs, utilization and time [s]. */
@@ -24,7 +24,7 @@ export function computeOf(found: Answer, tokens: number): number {
 /** The frontier as a chart, with the run and the width that a slider picks. */
 export function frontier(
   limits: Limits, catalog: Catalog, found: Answer, accelerator: string, tokens: number, picked: number,
-): Node[] {
+): Piece[] {
   const gpu = limits.generations[catalog.generation(accelerator)];
   if (!gpu) return [element("p", "The study has no GPU of this chip's generation.", "note")];
   const experts = found.built.model.feeds.some((feed) => feed.n_experts > 1);
