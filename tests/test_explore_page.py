@@ -22,7 +22,7 @@ from dmodel.cli.question import plan_document
 from dmodel.counts import model_flops_per_token
 from dmodel.explore import page as pages
 from dmodel.explore.limits import limits
-from dmodel.explore.structures import models
+from dmodel.explore.structures import models, offered
 from dmodel.prediction import answer
 from dmodel.profiles import load
 from dmodel.question import Question
@@ -53,7 +53,9 @@ needs_browser = pytest.mark.skipif(_browser() is None, reason="no chromium, or n
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page with the programs of plain decoders alone."""
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(pages, "FEWEST", max(map(len, models().values())))
+    plain = next(iter(models()))
+    some = {name: of for name, of in offered().items() if name in (plain, f"{plain} 3")}
+    monkey.setattr(pages, "offered", lambda: some)
     path = tmp_path_factory.mktemp("page") / "explorer.html"
     path.write_text(pages.page(load("generic"), published=compact()), encoding="utf-8")
     monkey.undo()
@@ -213,7 +215,9 @@ RUN = {
 
 
 @needs_browser
-@pytest.mark.parametrize("system", ["H100-RoCE-800", "H100-EFA-3200"])
+@pytest.mark.parametrize(
+    "system", ["H100-RoCE-800", "H100-EFA-3200", "H100-Superpod", "H100-Llama-3"]
+)
 def test_a_system_may_be_named(opened, system):
     words = {**RUN, "system": system}
     agree(show(opened[0], words), by_python(words))
@@ -221,10 +225,13 @@ def test_a_system_may_be_named(opened, system):
 
 
 @needs_browser
-def test_networks_of_more_levels_are_refused(opened):
-    found = show(opened[0], {**RUN, "system": "H100-Superpod"})
-    assert "networks of 3 levels are not on this page" in found["error"]
+def test_what_the_page_lacks_is_said(opened):
+    found = show(opened[0], {**RUN, "system": "H100-SuperPOD-Rail"})
+    assert "network of 4 levels are not on this page" in found["error"]
+    found = show(opened[0], {**RUN, "system": "H100-Superpod", "bandwidth.inter": 0.5})
+    assert "has 3 levels, and this is the outer one of two" in found["error"]
     opened[0].click("#reset")
+    link(opened[0])
 
 
 @needs_browser
@@ -324,7 +331,10 @@ def test_dragging_and_the_link(opened):
     page.click("#reset")
     link(page)
     page.evaluate(f"location.hash = {json.dumps(kept)}")
-    wait(page, f"{DRAWN} && Math.abs(dmodelAnswer.values['outputs.step_time_s'] / {after} - 1) < 1e-12")
+    wait(
+        page,
+        f"{DRAWN} && Math.abs(dmodelAnswer.values['outputs.step_time_s'] / {after} - 1) < 1e-12",
+    )
 
 
 @needs_browser

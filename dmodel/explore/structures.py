@@ -18,7 +18,21 @@ from dmodel.records import Model, Plan
 from dmodel.records.case import Case
 
 LEVELS = 2
-"""Levels of the network that programs are written for."""
+"""Levels of the network that programs of all structures are written for."""
+
+SYSTEMS = {2: "H100-DGX", 3: "H100-Superpod"}
+"""Levels of a network → a system of the catalog that has so many."""
+
+FURTHER = {3: 4}
+"""Further levels of networks → of how many structures there are programs for them."""
+
+
+class Offered(NamedTuple):
+    """What programs are written for: a model that stands for its structure, and the levels of the
+    network."""
+
+    model: str
+    levels: int
 
 
 class Programs(NamedTuple):
@@ -50,10 +64,20 @@ def models() -> dict[str, list[str]]:
     return dict(sorted(found.items(), key=lambda pair: -len(pair[1])))
 
 
-def case_of(model: Model) -> Case:
-    """A case with a model on a machine of `LEVELS` levels; all else is as it is by default."""
+def offered() -> dict[str, Offered]:
+    """What the page has programs for, by the name that the page knows it by."""
+    names = {kinds: known[0] for kinds, known in models().items()}
+    found = {kinds: Offered(name, LEVELS) for kinds, name in names.items()}
+    for levels, many in FURTHER.items():
+        some = list(names.items())[:many]
+        found |= {f"{kinds} {levels}": Offered(name, levels) for kinds, name in some}
+    return found
+
+
+def case_of(model: Model, levels: int = LEVELS) -> Case:
+    """A case with a model on a machine of some levels; all else is as it is by default."""
     plan: Any = Plan.of(dp=1.0, global_batch=1.0)
-    cluster: Any = system("H100-DGX")
+    cluster: Any = system(SYSTEMS[levels])
     coefficients = Coefficients(**{name: spec.default for name, spec in SPECS.items()})
     case = Case(
         cluster=cluster,
@@ -65,13 +89,13 @@ def case_of(model: Model) -> Case:
     return jax.tree.map(lambda x: np.asarray(x, np.float64), case)
 
 
-def programs(model: Model, slopes: bool = True) -> Programs:
+def programs(model: Model, slopes: bool = True, levels: int = LEVELS) -> Programs:
     """Programs of a model's structure.
 
     Args:
-      slopes: whether the first one gives them.
+      slopes: whether the first one gives them. levels: of the network.
     """
-    case = case_of(model)
+    case = case_of(model, levels)
     again = Again()._replace(said=())
     names = {"again": again, "model": case.model, "plan": case.plan}
     function, first = (sloped, "value") if slopes else (evaluated, "")

@@ -7,9 +7,9 @@ import { Reader, taken } from "./configs";
 import { command, designing } from "./command";
 import { Doubt, type Ends } from "./doubt";
 import { curve, element, fill, node, type Piece } from "./draw";
-import { type Given, infinite, knownOf, load, Missing, programsOf, publishedOf } from "./loaded";
+import { type Given, givenIn, knownOf, load, Missing, programsOf, publishedOf } from "./loaded";
 import { frontier } from "./limits";
-import { chipOf } from "./machine";
+import { chipOf, levelsOf } from "./machine";
 import { structure } from "./models";
 import { again, measuredTime, type Neighbour, neighbours, type Published } from "./published";
 import { Parts } from "./parts";
@@ -32,8 +32,8 @@ const NEAREST = 5, TOP = 10, PREPARED = ["step_time_s"];
 const REST = 350;
 
 class Page {
-  private readonly given: Given = JSON.parse(read("given").textContent!, infinite);
-  private readonly model = new Model(this.given.data, this.given.profile, programsOf(this.given.programs));
+  private readonly given: Given = givenIn(read("given").textContent!);
+  private readonly model = new Model(this.given.data, this.given.profile, programsOf(Object.keys(this.given.packed)));
   private readonly unit = (of: State) => this.machineNumber(of);
   private state: State = { ...FIRST };
   private pinned: State | null = null;
@@ -87,7 +87,7 @@ class Page {
       if (part === "chip") return chipOf(catalog, of.accelerator, of.precision || "bf16")[leaf];
       const chip = data.chips[catalog.resolved("chips", of.accelerator)];
       const { levels } = data.systems[of.system ? catalog.resolved("systems", of.system) : chip.system!];
-      return levels[part === "intra" ? 0 : 1][leaf];
+      return levels[part === "intra" ? 0 : levels.length - 1][leaf];
     };
   }
 
@@ -274,8 +274,7 @@ class Page {
     const { models, chips, stacks, systems } = this.given.data;
     options("models", Object.keys(models));
     options("chips", Object.keys(chips));
-    const small = Object.entries(systems).filter(([, of]) => of.levels.length === 2);
-    options("systems", small.map(([name]) => name));
+    options("systems", Object.keys(systems));
     options("stacks", Object.values(stacks).filter((f) => !f.id.startsWith("_"))
       .flatMap((f) => [f.id, ...f.members.filter((m) => !m.endsWith("*"))]));
   }
@@ -375,8 +374,11 @@ class Page {
   }
 
   /** The structure of a job's model. */
-  private kindsOf({ columns }: ReturnType<typeof asked>): string {
-    return structure(this.model.resolver.builtOf(String(columns.model)));
+  private kindsOf({ columns, system }: ReturnType<typeof asked>): string {
+    const { resolver, catalog } = this.model;
+    const kinds = structure(resolver.builtOf(String(columns.model)), levelsOf(catalog, system));
+    if (!(kinds in this.given.packed)) this.model.programsOf(kinds);
+    return kinds;
   }
 
   private searched(result: Result, milliseconds: number): void {

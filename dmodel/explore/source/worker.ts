@@ -7,7 +7,7 @@ import { Question } from "./resolve";
 import { type Result, Search } from "./search";
 
 interface Request {
-  given: Pick<Given, "data" | "profile" | "programs">; columns: Table<number | string>;
+  given: Pick<Given, "data" | "profile">; columns: Table<number | string>;
   settings: Table<Value>; system: string; top: number;
 }
 type Reply = { done: number; total: number } | { result: Result; milliseconds: number } | { error: string };
@@ -21,7 +21,7 @@ export function serve(): void {
     const start = performance.now();
     let told = start;
     try {
-      const model = new Model(data.given.data, data.given.profile, programsOf(data.given.programs));
+      const model = new Model(data.given.data, data.given.profile, programsOf([]));
       const result = new Search(model).best(new Question(data.columns, data.settings, data.system), data.top, (done, total) => {
         const now = performance.now();
         if (now - told > EVERY) {
@@ -61,6 +61,6 @@ export async function searching(
     hear({ error: `the search failed: ${event.message}` });
   };
   const { data, profile } = given;
-  worker.postMessage({ given: { data, profile, programs: given.programs }, ...asked });
+  worker.postMessage({ given: { data, profile }, ...asked });
   return { stop };
 }
