@@ -11,6 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -29,6 +31,11 @@ from dmodel.question import Question
 from dmodel.resolve import resolve
 from dmodel.run import CONVENTION
 from dmodel.shape import completed
+from dmodel.theory import laws
+from dmodel.theory.gpus import gpu
+from dmodel.theory.layout import KINDS, LevelLayout
+from dmodel.theory.profile import training
+from dmodel.theory.tiling import RELAXED
 
 CHROMIUM = shutil.which("chromium")
 SOURCE = Path(pages.__file__).parent / "source"
@@ -343,14 +350,39 @@ def test_commands_ask_the_same(opened):
     found = show(page, {**RUN, "zero_stage": 3.0, "recompute": "0.5", "bandwidth.inter": 0.5})
     page.click("#shell summary")
     wait(page, "document.getElementById('command').textContent")
-    ask_, _, _, design = page.text_content("#command").splitlines()
+    ask_, _, _, emit, _, _, design = page.text_content("#command").splitlines()
     words = shlex.split(ask_)
     assert words[:2] == ["dmodel", "predict"]
     done = CliRunner().invoke(app, [*words[1:], "--json"])
-    want = json.loads(done.stdout)["step_time_s"]
-    assert found["values"]["outputs.step_time_s"] == pytest.approx(want, rel=1e-9)
+    want = json.loads(done.stdout)
+    seconds = want["step_time_s"]
+    assert found["values"]["outputs.step_time_s"] == pytest.approx(seconds, rel=1e-9)
+    assert shlex.split(emit) == [*words, "--emit", "megatron"]
     assert shlex.split(design)[-2:] == ["--emit", "megatron"]
     page.click("#shell summary")
+
+
+def assert_points_are_those_of_the_study(page: Any, sweep: dict[str, Any]) -> None:
+    """Under the slider the study's formulas are evaluated in the layout of a neighbour."""
+    layouts, system = sweep["layouts"], gpu("H100 SXM")
+    for share in (0.0, 0.37, 0.62, 1.0):
+        page.fill("#width", str(share))
+        said(page)
+        width = layouts[0][0] * (layouts[-1][0] / layouts[0][0]) ** share
+        above = next((i for i, x in enumerate(layouts) if x[0] >= width), 0)
+        tried = []
+        for _, *numbers in layouts[max(above - 1, 0) : above + 1]:
+            levels = [np.array(numbers[2 * i : 2 * i + 2]) for i in range(len(KINDS))]
+            degrees = {f"{kind}_levels": x for kind, x in zip(KINDS, levels, strict=True)}
+            m, v, zero_bubble = numbers[2 * len(KINDS) :]
+            layout = LevelLayout(**degrees, n_microbatches=m, interleave=v, zero_bubble=zero_bubble)
+            run = laws.run(width, rounding=False)
+            with jax.enable_x64(True):
+                tried.append(float(training(system, run, layout, rules=RELAXED).utilization))
+        text = page.locator("#frontier p").nth(1).text_content()
+        assert f"width {float(f'{width:.3g}'):,.0f}," in text
+        shown = float(text.split(" at ")[1].split(" %")[0]) / 100.0
+        assert min(abs(shown - x) for x in tried) < 6e-4
 
 
 @needs_browser
@@ -366,10 +398,7 @@ def test_the_run_stands_beside_the_frontier(opened):
     assert f"this run, {compute} FLOP at {100 * values['outputs.mfu']:.1f} %" in text
     dense = limits()["gpus"]["H100 SXM"]["dense"]
     assert f"{dense['linear_end'][0]:.1e}".replace("e+", " · 10^") in text
-    for share, row in ((0.0, dense["rows"][0]), (1.0, dense["rows"][-1])):
-        page.fill("#width", str(share))
-        said(page)
-        assert f"{100 * row[2]:.1f} %" in page.locator("#frontier p").nth(1).text_content()
+    assert_points_are_those_of_the_study(page, dense)
     page.click("#limits summary")
 
 

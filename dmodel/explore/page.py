@@ -13,10 +13,10 @@ from typing import Any
 from dmodel import entries
 from dmodel.catalog.models import transformer
 from dmodel.coefficients import SPECS
+from dmodel.explore import limits
 from dmodel.explore.data import document
 from dmodel.explore.folded import beside, closest, folded
 from dmodel.explore.intervals import intervals, packed
-from dmodel.explore.limits import limits
 from dmodel.explore.structures import Offered, offered, programs
 from dmodel.footprint import LEAST, SPREAD
 from dmodel.profiles import Profile
@@ -45,13 +45,15 @@ def page(
       published: rows that others measured (`calibration.traces.neighbours.compact`).
     """
     scripts = {name: _script(name, _programs(name, of, tell)) for name, of in offered().items()}
+    for kind, one in limits.programs().items():
+        scripts[f"limits {kind}"] = _script(f"limits {kind}", {"evaluated": one._asdict()})
     own = profile_document(profile)
     given = {
         "data": document(),
         "profile": own,
         "packed": _packed(scripts),
         "published": packed(json.dumps(published, separators=(",", ":")).encode()),
-        "limits": limits(),
+        "limits": limits.document(),
         "id": identity(own),
     }
     return written(given, f"{profile.name} ({given['id']})")

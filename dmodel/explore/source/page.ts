@@ -4,7 +4,7 @@ import { type Answer, Model } from "./answer";
 import { InputError, type Table } from "./catalog";
 import { chart } from "./chart";
 import { Reader, taken } from "./configs";
-import { command, designing } from "./command";
+import { commands } from "./command";
 import { Doubt, type Ends } from "./doubt";
 import { curve, element, fill, node, type Piece } from "./draw";
 import { type Given, givenIn, knownOf, load, Missing, programsOf, publishedOf } from "./loaded";
@@ -163,17 +163,25 @@ class Page {
     this.once("facts", facts.join("\n"), () => facts.map((text) => element("li", text)));
   }
 
+  /** Draws by programs that may have to be loaded first. */
+  private loading(draw: () => void): void {
+    try {
+      draw();
+    } catch (error) {
+      if (!(error instanceof Missing)) throw error;
+      void load(this.given, error.message).then(() => this.changed());
+    }
+  }
+
   /** What is drawn only while it is open. */
   private showOpened(now: Shown): void {
     const isOpen = (id: string) => (read(id) as HTMLDetailsElement).open, { state } = this;
     if (isOpen("limits"))
-      fill(read("frontier"), frontier(this.given.limits, this.model.catalog, now.found,
-        state.accelerator, now.tokens, Number(field("width").value)));
+      this.loading(() => fill(read("frontier"), frontier(this.given.limits, this.model.programsOf, this.model.catalog,
+        now.found, state.accelerator, now.tokens, Number(field("width").value))));
     if (!isOpen("shell")) return;
-    const { name } = this.given.profile, lines = [command(state, name, this.machineNumber(state))];
-    const stack = this.model.catalog.knownFamily(state.stack.split("/")[0]);
-    lines.push("", "# launch settings of the best layout", designing(this.given.data, state, name, stack ? stack[1] : ""));
-    read("command").textContent = lines.join("\n");
+    const { data, profile } = this.given, stack = this.model.catalog.knownFamily(state.stack.split("/")[0]);
+    fill(read("command"), [commands(data, state, profile.name, stack ? stack[1] : "", this.machineNumber(state))]);
   }
 
   private async copy(): Promise<void> {
