@@ -381,11 +381,11 @@ class Page {
     }
   }
 
-  /** The structure of a job's model. */
-  private kindsOf({ columns, system }: ReturnType<typeof asked>): string {
-    const { resolver, catalog } = this.model;
-    const kinds = structure(resolver.builtOf(String(columns.model)), levelsOf(catalog, system));
-    if (!(kinds in this.given.packed)) this.model.programsOf(kinds);
+  /** Programs that a job needs: of its model, and of that on its network. */
+  private kindsOf({ columns, system }: ReturnType<typeof asked>): string[] {
+    const { resolver, catalog, programsOf } = this.model, built = resolver.builtOf(String(columns.model));
+    const kinds = [...new Set([structure(built), structure(built, levelsOf(catalog, system))])];
+    for (const name of kinds) if (!(name in this.given.packed)) programsOf(name);
     return kinds;
   }
 

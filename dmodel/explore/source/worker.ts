@@ -41,11 +41,11 @@ export interface Searching { stop(): void }
 
 /** Starts a search in a worker; `hear` takes what it says. */
 export async function searching(
-  given: Given, script: string, structure: string, asked: Omit<Request, "given">,
+  given: Given, script: string, structures: string[], asked: Omit<Request, "given">,
   hear: (reply: Reply) => void,
 ): Promise<Searching> {
-  const programs = await scriptOf(given, structure);
-  const text = ["self.dmodelPrograms={};", programs, "\n", script];
+  const programs = await Promise.all(structures.map((name) => scriptOf(given, name)));
+  const text = ["self.dmodelPrograms={};", programs.join("\n"), "\n", script];
   const url = URL.createObjectURL(new Blob(text, { type: "text/javascript" }));
   const worker = new Worker(url);
   const stop = () => {
