@@ -50,6 +50,18 @@ def test_what_is_unfolded_gives_the_same(name, other, tmp_path):
     assert np.isfinite(want).any()
 
 
+ONE = """(()=>{const t=new Float64Array(1);
+function f0(x,y,t){const A=exp(x[0]);const B=A+A;y[0]=B;t[0]=+B;}
+function f1(x,y,t){const A=t[0]*x[1];y[1]=A;}
+return 0})()"""
+
+
+@needs_node
+def test_programs_of_one_script_have_arrays_of_their_own(tmp_path):
+    text = f"{ONE},{ONE}"
+    assert unfolded(folded(text), "", tmp_path) == text
+
+
 def test_a_structure_is_written_beside_one_like_it():
     names = [*offered()]
     assert closest(names[0], []) == ""

@@ -2440,7 +2440,10 @@ function unfolded(text) {
   const lines = text.split("\n").map((line, home) => {
     starts[home] = homes.length;
     tails[home] = "";
-    if (!line.startsWith(BODY)) return line;
+    if (!line.startsWith(BODY)) {
+      kept.clear();
+      return line;
+    }
     return line.replace(/@|#(\d+)/g, (_, back) => {
       if (back === void 0) return `const ${nameOf(homes.push(home) - 1 - starts[home])}=`;
       const at = homes.length - Number(back);

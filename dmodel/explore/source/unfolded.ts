@@ -36,7 +36,10 @@ export function unfolded(text: string): string {
   const lines = text.split("\n").map((line, home) => {
     starts[home] = homes.length;
     tails[home] = "";
-    if (!line.startsWith(BODY)) return line;
+    if (!line.startsWith(BODY)) {
+      kept.clear(); // another program has an array of its own
+      return line;
+    }
     return line.replace(/@|#(\d+)/g, (_, back?: string) => {
       if (back === undefined) return `const ${nameOf(homes.push(home) - 1 - starts[home])}=`;
       const at = homes.length - Number(back);
