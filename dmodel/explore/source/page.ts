@@ -41,6 +41,7 @@ class Page {
   private doubt: Doubt | null = null;
   private turn = 0;
   private frame = 0;
+  private isAnswered = true;
   private resting = 0;
   private isLinked = true;
   private search: Searching | null = null;
@@ -201,14 +202,18 @@ class Page {
     globalThis.dmodelAnswer = { error: text };
   }
 
-  /** Answers with the next frame, and has the address hold it after a rest. */
+  /** Answers at once, what follows before the next frame with that, and has the address hold it after
+   * a rest. */
   private changed(): void {
     globalThis.dmodelAnswer = null;
-    if (!this.frame)
+    this.isAnswered = this.frame === 0;
+    if (this.isAnswered) {
       this.frame = requestAnimationFrame(() => {
         this.frame = 0;
-        void this.update();
+        if (!this.isAnswered) void this.update();
       });
+      void this.update();
+    }
     this.isLinked = false;
     clearTimeout(this.resting);
     this.resting = window.setTimeout(() => this.link(), REST);
@@ -253,7 +258,7 @@ class Page {
       values: found.values, case: found.case, ends: this.now.ends, measured: this.now.measured,
       kept: kept && kept.values, link: this.isLinked, milliseconds: performance.now() - start,
     };
-    this.parts.all();
+    this.parts.all(start);
   }
 
   /** All parts show the last answer. */
