@@ -206,6 +206,9 @@ class Page {
    * a rest. */
   private changed(): void {
     globalThis.dmodelAnswer = null;
+    this.isLinked = false;
+    clearTimeout(this.resting);
+    this.resting = window.setTimeout(() => this.link(), REST);
     this.isAnswered = this.frame === 0;
     if (this.isAnswered) {
       this.frame = requestAnimationFrame(() => {
@@ -214,9 +217,6 @@ class Page {
       });
       void this.update();
     }
-    this.isLinked = false;
-    clearTimeout(this.resting);
-    this.resting = window.setTimeout(() => this.link(), REST);
   }
 
   private link(): void {
