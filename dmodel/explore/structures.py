@@ -20,9 +20,6 @@ from dmodel.records.case import Case
 LEVELS = 2
 """Levels of the network that programs of all structures are written for."""
 
-SYSTEMS = {2: "H100-DGX", 3: "H100-Superpod"}
-"""Levels of a network → a system of the catalog that has so many."""
-
 FURTHER = {3: 4}
 """Further levels of networks → of how many structures there are programs for them."""
 
@@ -74,13 +71,24 @@ def offered() -> dict[str, Offered]:
     return found
 
 
+def _machine(levels: int) -> Any:
+    """A system of the catalog with 16-bit products and a network of so many levels."""
+    chips = table("chips")
+    return system(
+        next(
+            name
+            for name, entry in table("systems").items()
+            if len(entry["levels"]) == levels and "bf16" in chips[entry["chip"]]["flops_per_s"]
+        )
+    )
+
+
 def case_of(model: Model, levels: int = LEVELS) -> Case:
     """A case with a model on a machine of some levels; all else is as it is by default."""
     plan: Any = Plan.of(dp=1.0, global_batch=1.0)
-    cluster: Any = system(SYSTEMS[levels])
     coefficients = Coefficients(**{name: spec.default for name, spec in SPECS.items()})
     case = Case(
-        cluster=cluster,
+        cluster=_machine(levels),
         model=model.replace(order=()),
         plan=plan,
         coefficients=coefficients,
