@@ -18,7 +18,7 @@ from dmodel.catalog.models import transformer
 from dmodel.catalog.stack import names as stacks
 from dmodel.errors import InputError
 from dmodel.explore.data import document
-from dmodel.explore.structures import case_of, models, programs, structure
+from dmodel.explore.structures import case_of, offered, programs, structure
 from dmodel.footprint import LEAST
 from dmodel.question import Question
 from dmodel.resolve import resolve
@@ -46,13 +46,14 @@ class Answer(NamedTuple):
 
 @cache
 def _texts(name: str) -> dict[str, Any]:
-    made = programs(transformer(models()[name][0]), slopes=False)
+    of = offered()[name]
+    made = programs(transformer(of.model), slopes=False, levels=of.levels)
     return {key: one._asdict() for key, one in made._asdict().items()}
 
 
 def texts(names: Iterable[str]) -> dict[str, Any]:
     """Programs of some structures of the catalog, without slopes."""
-    return {name: _texts(name) for name in sorted({*names} & {*models()})}
+    return {name: _texts(name) for name in sorted({*names} & {*offered()})}
 
 
 def usual() -> dict[str, Any]:

@@ -159,6 +159,23 @@ def test_a_design_has_a_certificate_margins_doubt_and_launch_settings(plain):
     )
 
 
+def test_predict_writes_launch_settings_of_the_plan_that_is_given(plain, tmp_path):
+    words = "--system H100-DGX --devices 16 --model llama-2-7b --seq-len 4096 --global-batch 32"
+    plan = "--tp 2 --micro-batch 2 --zero 1 --recompute none --profile prior --emit megatron"
+    file = tmp_path / "plan.args"
+    told = ["predict", *words.split(), *plan.split(), "--emit-out", str(file), "--json"]
+    done = CliRunner().invoke(app, told)
+    found = json.loads(done.stdout)["emit"]
+    assert done.exit_code == 0 and file.read_text() == found["text"]
+    settings = found["settings"]
+    assert settings["tensor-model-parallel-size"] == settings["micro-batch-size"] == 2
+    assert settings["use-distributed-optimizer"] and "recompute-granularity" not in settings
+    of_model = [name for name in settings if name in ("num-layers", "hidden-size", "vocab-size")]
+    assert of_model and all(settings[n] == plain["emit"]["settings"][n] for n in of_model)
+    wrong = CliRunner().invoke(app, ["predict", *words.split(), "--emit", "slurm"])
+    assert wrong.exit_code == 2 and "megatron, nemo, torchtitan, maxtext" in wrong.stderr
+
+
 GRADIENT = (
     "gradient",
     "gap",

@@ -11,6 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -22,12 +24,17 @@ from dmodel.cli.question import plan_document
 from dmodel.counts import model_flops_per_token
 from dmodel.explore import page as pages
 from dmodel.explore.limits import limits
-from dmodel.explore.structures import models
+from dmodel.explore.structures import models, offered
 from dmodel.prediction import answer
 from dmodel.profiles import load
 from dmodel.question import Question
 from dmodel.run import CONVENTION
 from dmodel.shape import completed
+from dmodel.theory import laws
+from dmodel.theory.gpus import gpu
+from dmodel.theory.layout import KINDS, LevelLayout
+from dmodel.theory.profile import training
+from dmodel.theory.tiling import RELAXED
 
 CHROMIUM = shutil.which("chromium")
 SOURCE = Path(pages.__file__).parent / "source"
@@ -52,7 +59,9 @@ needs_browser = pytest.mark.skipif(_browser() is None, reason="no chromium, or n
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page with the programs of plain decoders alone."""
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(pages, "FEWEST", max(map(len, models().values())))
+    plain = next(iter(models()))
+    some = {name: of for name, of in offered().items() if name in (plain, f"{plain} 3")}
+    monkey.setattr(pages, "offered", lambda: some)
     path = tmp_path_factory.mktemp("page") / "explorer.html"
     path.write_text(pages.page(load("generic"), published=compact()), encoding="utf-8")
     monkey.undo()
@@ -88,8 +97,19 @@ def wait(page: Any, condition: str) -> None:
 ASKED = "JSON.stringify(window.dmodelAnswer)"
 
 
+DRAWN = "window.dmodelAnswer && (dmodelAnswer.error || dmodelAnswer.near)"
+"""The page has drawn all of its last answer."""
+
+
 def said(page: Any) -> dict[str, Any]:
+    wait(page, DRAWN)
     return json.loads(page.evaluate(ASKED))
+
+
+def link(page: Any) -> str:
+    """The address, which holds what the page shows once nothing has changed for a moment."""
+    wait(page, f"{DRAWN} && dmodelAnswer.link")
+    return page.evaluate("location.hash")
 
 
 def by_python(words: dict[str, Any]) -> dict[str, Any]:
@@ -202,7 +222,9 @@ RUN = {
 
 
 @needs_browser
-@pytest.mark.parametrize("system", ["H100-RoCE-800", "H100-EFA-3200"])
+@pytest.mark.parametrize(
+    "system", ["H100-RoCE-800", "H100-EFA-3200", "H100-Superpod", "H100-Llama-3"]
+)
 def test_a_system_may_be_named(opened, system):
     words = {**RUN, "system": system}
     agree(show(opened[0], words), by_python(words))
@@ -210,10 +232,13 @@ def test_a_system_may_be_named(opened, system):
 
 
 @needs_browser
-def test_networks_of_more_levels_are_refused(opened):
-    found = show(opened[0], {**RUN, "system": "H100-Superpod"})
-    assert "networks of 3 levels are not on this page" in found["error"]
+def test_what_the_page_lacks_is_said(opened):
+    found = show(opened[0], {**RUN, "system": "H100-SuperPOD-Rail"})
+    assert "network of 4 levels are not on this page" in found["error"]
+    found = show(opened[0], {**RUN, "system": "H100-Superpod", "bandwidth.inter": 0.5})
+    assert "has 3 levels, and this is the outer one of two" in found["error"]
     opened[0].click("#reset")
+    link(opened[0])
 
 
 @needs_browser
@@ -237,14 +262,15 @@ def test_the_link_holds_both_configurations(opened):
     page.click("#pin")
     page.fill("#tp", "4")
     page.fill("#measured", "12")
-    before, link = said(page), page.evaluate("location.hash")
+    before, kept = said(page), link(page)
     page.click("#reset")
     assert said(page)["kept"] is None
-    page.evaluate(f"location.hash = {json.dumps(link)}")
-    wait(page, "dmodelAnswer.kept && dmodelAnswer.measured === 12")
+    link(page)
+    page.evaluate(f"location.hash = {json.dumps(kept)}")
+    wait(page, "dmodelAnswer && dmodelAnswer.kept && dmodelAnswer.measured === 12")
     assert said(page)["values"] == before["values"]
     assert said(page)["kept"] == before["kept"]
-    assert page.evaluate("location.hash") == link
+    assert link(page) == kept
     assert page.input_value("#axis") == "n_accel"
     heads = page.locator("#time thead th").all_text_contents()
     assert heads == ["now", "share", "kept", "difference"]
@@ -308,10 +334,14 @@ def test_dragging_and_the_link(opened):
     page.keyboard.press("ArrowLeft")
     after = said(page)["values"]["outputs.step_time_s"]
     assert after > before
-    link = page.evaluate("location.hash")
+    kept = link(page)
     page.click("#reset")
-    page.evaluate(f"location.hash = {json.dumps(link)}")
-    wait(page, f"Math.abs(dmodelAnswer.values['outputs.step_time_s'] / {after} - 1) < 1e-12")
+    link(page)
+    page.evaluate(f"location.hash = {json.dumps(kept)}")
+    wait(
+        page,
+        f"{DRAWN} && Math.abs(dmodelAnswer.values['outputs.step_time_s'] / {after} - 1) < 1e-12",
+    )
 
 
 @needs_browser
@@ -320,14 +350,39 @@ def test_commands_ask_the_same(opened):
     found = show(page, {**RUN, "zero_stage": 3.0, "recompute": "0.5", "bandwidth.inter": 0.5})
     page.click("#shell summary")
     wait(page, "document.getElementById('command').textContent")
-    ask_, _, _, design = page.text_content("#command").splitlines()
+    ask_, _, _, emit, _, _, design = page.text_content("#command").splitlines()
     words = shlex.split(ask_)
     assert words[:2] == ["dmodel", "predict"]
     done = CliRunner().invoke(app, [*words[1:], "--json"])
-    want = json.loads(done.stdout)["step_time_s"]
-    assert found["values"]["outputs.step_time_s"] == pytest.approx(want, rel=1e-9)
+    want = json.loads(done.stdout)
+    seconds = want["step_time_s"]
+    assert found["values"]["outputs.step_time_s"] == pytest.approx(seconds, rel=1e-9)
+    assert shlex.split(emit) == [*words, "--emit", "megatron"]
     assert shlex.split(design)[-2:] == ["--emit", "megatron"]
     page.click("#shell summary")
+
+
+def assert_points_are_those_of_the_study(page: Any, sweep: dict[str, Any]) -> None:
+    """Under the slider the study's formulas are evaluated in the layout of a neighbour."""
+    layouts, system = sweep["layouts"], gpu("H100 SXM")
+    for share in (0.0, 0.37, 0.62, 1.0):
+        page.fill("#width", str(share))
+        said(page)
+        width = layouts[0][0] * (layouts[-1][0] / layouts[0][0]) ** share
+        above = next((i for i, x in enumerate(layouts) if x[0] >= width), 0)
+        tried = []
+        for _, *numbers in layouts[max(above - 1, 0) : above + 1]:
+            levels = [np.array(numbers[2 * i : 2 * i + 2]) for i in range(len(KINDS))]
+            degrees = {f"{kind}_levels": x for kind, x in zip(KINDS, levels, strict=True)}
+            m, v, zero_bubble = numbers[2 * len(KINDS) :]
+            layout = LevelLayout(**degrees, n_microbatches=m, interleave=v, zero_bubble=zero_bubble)
+            run = laws.run(width, rounding=False)
+            with jax.enable_x64(True):
+                tried.append(float(training(system, run, layout, rules=RELAXED).utilization))
+        text = page.locator("#frontier p").nth(1).text_content()
+        assert f"width {float(f'{width:.3g}'):,.0f}," in text
+        shown = float(text.split(" at ")[1].split(" %")[0]) / 100.0
+        assert min(abs(shown - x) for x in tried) < 6e-4
 
 
 @needs_browser
@@ -343,9 +398,7 @@ def test_the_run_stands_beside_the_frontier(opened):
     assert f"this run, {compute} FLOP at {100 * values['outputs.mfu']:.1f} %" in text
     dense = limits()["gpus"]["H100 SXM"]["dense"]
     assert f"{dense['linear_end'][0]:.1e}".replace("e+", " · 10^") in text
-    for share, row in ((0.0, dense["rows"][0]), (1.0, dense["rows"][-1])):
-        page.fill("#width", str(share))
-        assert f"{100 * row[2]:.1f} %" in page.locator("#frontier p").nth(1).text_content()
+    assert_points_are_those_of_the_study(page, dense)
     page.click("#limits summary")
 
 
@@ -368,7 +421,7 @@ def test_a_pasted_configuration_is_answered_and_linked(opened, tmp_path):
     page.click("#own summary")
     page.fill("#config", json.dumps(CONFIG))
     page.click("#take")
-    found, link = said(page), page.evaluate("location.hash")
+    found, kept = said(page), link(page)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIG))
     columns = {k: v for k, v in RUN.items() if k != "model"}
@@ -379,9 +432,10 @@ def test_a_pasted_configuration_is_answered_and_linked(opened, tmp_path):
     memory = found["values"]["outputs.memory_bytes"]
     assert memory == pytest.approx(want["memory_bytes_per_device"], rel=1e-9)
     page.click("#reset")
-    page.evaluate(f"location.hash = {json.dumps(link)}")
+    link(page)
+    page.evaluate(f"location.hash = {json.dumps(kept)}")
     seconds = found["values"]["outputs.step_time_s"]
-    wait(page, f"dmodelAnswer.values['outputs.step_time_s'] === {seconds!r}")
+    wait(page, f"{DRAWN} && dmodelAnswer.values['outputs.step_time_s'] === {seconds!r}")
     page.fill("#config", "<img src=x onerror=alert(1)>")
     page.click("#take")
     assert "not JSON" in page.text_content("#taken")
@@ -404,7 +458,7 @@ def test_a_link_with_a_model_that_is_none_says_so(opened, own):
 def test_what_is_typed_never_becomes_markup(opened):
     page, _ = opened
     page.fill("#model", "<img src=x onerror=alert(1)>")
-    wait(page, "window.dmodelAnswer.error")
+    wait(page, "window.dmodelAnswer && dmodelAnswer.error")
     assert page.locator("img").count() == 0
     assert "<img" in page.text_content("#error")
     page.click("#reset")

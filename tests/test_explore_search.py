@@ -13,7 +13,7 @@ from dmodel.design import Limits
 from dmodel.design.space import splits
 from dmodel.explore.data import document
 from dmodel.explore.page import profile_document
-from dmodel.explore.structures import structure
+from dmodel.explore.structures import LEVELS, structure
 from dmodel.profiles import load
 from dmodel.question import Question
 from dmodel.searching import search, space_of, stated, usable
@@ -51,11 +51,18 @@ process.stdout.write(JSON.stringify(found));
 """
 
 
+def kinds_of(question: Question) -> list[str]:
+    """Names of the programs that a job needs: of its model, and of that on its network."""
+    asked = ask(question, "generic")
+    kinds, levels = structure(asked.model), asked.cluster.network.n_levels
+    return [kinds] if levels == LEVELS else [kinds, f"{kinds} {levels}"]
+
+
 def by_page(questions: list[Question], folder: Path) -> list[dict[str, Any]]:
     """The best plans by the page's search, run by Node."""
     profile = load("generic")
-    kinds = {structure(ask(question, profile).model) for question in questions}
-    asked = [{"columns": q.columns, "settings": q.settings} for q in questions]
+    kinds = {name for question in questions for name in kinds_of(question)}
+    asked = [{"columns": q.columns, "settings": q.settings, "system": q.system} for q in questions]
     known = {"data": document(), "texts": texts(kinds), "profile": profile_document(profile)}
     (folder / "given.json").write_text(json.dumps(known | {"asked": asked, "top": TOP}))
     (folder / "best.cjs").write_text(BEST)
@@ -92,6 +99,14 @@ def test_the_best_plans_are_those_of_design(tmp_path):
     jobs = [Question(COMMON | job) for name, job in JOBS.items() if name not in SLOW]
     for question, found in zip(jobs, by_page(jobs, tmp_path), strict=True):
         check(question, found)
+
+
+@needs_node
+@pytest.mark.parametrize("system", ["H100-Superpod"])
+def test_a_network_of_three_levels_is_searched_alike(system, tmp_path):
+    question = Question(COMMON | JOBS["few"] | {"n_accel": 64}, system=system)
+    assert kinds_of(question)[-1].endswith(" 3")
+    check(question, by_page([question], tmp_path)[0])
 
 
 @needs_node

@@ -20,7 +20,7 @@ EmitTo = Annotated[
     typer.Option(
         "--emit",
         metavar="FRAMEWORK",
-        help="Show launch settings of the best plan: megatron, nemo, torchtitan, maxtext, json.",
+        help="Show launch settings of the plan: megatron, nemo, torchtitan, maxtext, json.",
     ),
 ]
 EmitFile = Annotated[

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from dmodel.cli import emitted
 from dmodel.cli.compiled import ready, use_one_thread_for_matrices
 from dmodel.cli.options import Degrees, Job, Json, Strict, Together, takes
 from dmodel.cli.output import (
@@ -98,6 +99,8 @@ def command(
     peak: Peak = None,
     anyway: Anyway = False,
     against: Against = None,
+    emit: emitted.EmitTo = None,
+    emit_out: emitted.EmitFile = None,
     out: Out = None,
     together: Together = None,
     strict: Strict = False,
@@ -118,20 +121,13 @@ def command(
             raise InputError("--configurations and --rows go with a trace file")
         check_amount(amount, terms)
         check_positive("--peak", peak)
+        emitted.check_target(emit, emit_out)
         job = job._replace(settings=priced(job.settings, terms))
-        _one_plan(
-            job,
-            degrees,
-            (amount, terms),
-            peak,
-            anyway,
-            against,
-            explain,
-            strict,
-            json,
-        )
+        more = More(peak, against, explain, emit, emit_out, anyway, strict)
+        _one_plan(job, degrees, (amount, terms), more, json)
     else:
         one = {"--against": against, "--explain": explain, "--peak": peak, "--anyway": anyway}
+        one |= {"--emit": emit, "--emit-out": emit_out}
         for option, given in one.items():
             if given not in (None, False):
                 raise InputError(f"{option} is about one plan; leave it out, or the trace file")
@@ -140,36 +136,38 @@ def command(
         _rows(traces, job.profile, out, together, strict, json)
 
 
+class More(NamedTuple):
+    """What is asked of one plan beside its answer, as the options of `command`."""
+
+    peak: float | None
+    against: str | None
+    explain: str | None
+    emit: str | None
+    emit_out: Path | None
+    anyway: bool
+    strict: bool
+
+
 def _one_plan(
-    job: Job,
-    degrees: Degrees,
-    run: tuple[Amount, Terms],
-    peak: float | None,
-    anyway: bool,
-    other: str | None,
-    term: str | None,
-    strict: bool,
-    json: bool,
+    job: Job, degrees: Degrees, run: tuple[Amount, Terms], more: More, json: bool
 ) -> None:
     from dmodel.cli.question import question_of
 
     question = question_of(job, degrees)
     ready()
-    document, show = _answered(question, job.profile, run, other, term)
-    if peak is not None:
-        document |= over_peak(document, 1e12 * peak)
+    document, show = _answered(question, job.profile, run, more)
+    if more.peak is not None:
+        document |= over_peak(document, 1e12 * more.peak)
     deliver(document, json, show)
-    stop_beyond_sense(document, anyway)
-    if strict:
+    if "emit" in document:
+        emitted.write_emitted(document["emit"], more.emit_out)
+    stop_beyond_sense(document, more.anyway)
+    if more.strict:
         _stop_where_too_large(document)
 
 
 def _answered(
-    question: Question,
-    profile: str | None,
-    run: tuple[Amount, Terms],
-    other: str | None,
-    term: str | None,
+    question: Question, profile: str | None, run: tuple[Amount, Terms], more: More
 ) -> tuple[Document, Callable[[Document], None]]:
     """What is known of one plan, and how people see it."""
     from dmodel.asked import ask, laid, provenance
@@ -191,10 +189,12 @@ def _answered(
     }
     tokens = document.get("run", {}).get("tokens")
     add_sense(document, asked, found.document["mfu"][CONVENTION], tokens, run[0].loss)
-    if other is not None:
-        document["against"] = against(asked, found.plan, other, profile)
-    if term is not None:
-        document["explained"] = [each.document() for each in found.explained(term)]
+    if more.against is not None:
+        document["against"] = against(asked, found.plan, more.against, profile)
+    if more.explain is not None:
+        document["explained"] = [each.document() for each in found.explained(more.explain)]
+    if more.emit is not None:
+        document["emit"] = emitted.emit_document(asked, asked.model, found.plan, more.emit)
 
     def show(d: Document) -> None:
         show_lines(f"{title(d)}: {short(d['plan'])}", *sense_lines(d), "")
@@ -203,9 +203,11 @@ def _answered(
             show_lines(*run_lines(d["run"]))
         if "against" in d:
             show_against(d)
-        if term is not None:
-            show_lines("", found.explain(term))
+        if more.explain is not None:
+            show_lines("", found.explain(more.explain))
         show_lines("", "Assumed:", *(f"  {text}" for text in d["assumptions"]))
+        if "emit" in d and more.emit_out is None:
+            emitted.show_emitted(d["emit"])
 
     return document, show
 

@@ -43,7 +43,7 @@ TOOLS = {
         f"consist of; or of every row of a table of traces. {PLAN} {READING} `fits` says whether "
         "memory suffices. With `against`: which of two plans is faster and cheaper, and how "
         "likely. With `tokens`, `loss` or `chinchilla`: days and dollars of the whole run.",
-        frozenset({"out", "strict"}),
+        frozenset({"out", "strict", "emit_out"}),
     ),
     "design": Tool(
         "The best plan for a job on given hardware: degrees, micro-batch, ZeRO, schedule and "

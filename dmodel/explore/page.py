@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,14 @@ from typing import Any
 from dmodel import entries
 from dmodel.catalog.models import transformer
 from dmodel.coefficients import SPECS
+from dmodel.explore import limits
 from dmodel.explore.data import document
+from dmodel.explore.folded import beside, closest, folded
 from dmodel.explore.intervals import intervals, packed
-from dmodel.explore.limits import limits
-from dmodel.explore.structures import models, programs
+from dmodel.explore.structures import Offered, offered, programs
 from dmodel.footprint import LEAST, SPREAD
 from dmodel.profiles import Profile
 from dmodel.profiles.record import VARIANTS
-
-FEWEST = 2
-"""Models of the catalog that a structure has at least, for its programs to be on the page."""
 
 SLIDERS = {
     "peak": "Peak rate",
@@ -46,32 +44,24 @@ def page(
       profile: whose coefficients it has. tell: takes a line for each structure that is written.
       published: rows that others measured (`calibration.traces.neighbours.compact`).
     """
-    programs_of, scripts = {}, {}
-    for name, known in _structures().items():
-        made = _programs(name, known[0], tell)
-        texts = {key: one.pop("text") for key, one in made.items()}
-        programs_of[name], scripts[name] = made, _script(name, texts)
+    scripts = {name: _script(name, _programs(name, of, tell)) for name, of in offered().items()}
+    for kind, one in limits.programs().items():
+        scripts[f"limits {kind}"] = _script(f"limits {kind}", {"evaluated": one._asdict()})
     own = profile_document(profile)
     given = {
         "data": document(),
         "profile": own,
-        "programs": programs_of,
-        "packed": scripts,
+        "packed": _packed(scripts),
         "published": packed(json.dumps(published, separators=(",", ":")).encode()),
-        "limits": limits(),
+        "limits": limits.document(),
         "id": identity(own),
     }
     return written(given, f"{profile.name} ({given['id']})")
 
 
-def _structures() -> dict[str, list[str]]:
-    """Structures whose programs are on the page, and their models."""
-    return {name: known for name, known in models().items() if len(known) >= FEWEST}
-
-
 def is_at_hand() -> bool:
     """Whether the programs of all structures are kept, so that a page takes seconds."""
-    return all(_kept(name)[2] is not None for name in _structures())
+    return all(_kept(name)[2] is not None for name in offered())
 
 
 def _kept(name: str) -> tuple[Path | None, str | None, entries.Entry | None]:
@@ -86,23 +76,40 @@ def identity(profile: Document) -> str:
     return hashlib.sha256(json.dumps(profile, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _programs(name: str, model: str, tell: Callable[[str], None]) -> Document:
+def _programs(name: str, of: Offered, tell: Callable[[str], None]) -> Document:
     """Programs of a structure as plain data, kept for the next time."""
     place, key, known = _kept(name)
     if known is not None:
         return json.loads(known.content)
     tell(f"writing the programs of {name}")
-    made = {key: one._asdict() for key, one in programs(transformer(model))._asdict().items()}
+    both = programs(transformer(of.model), levels=of.levels)
+    made = {key: one._asdict() for key, one in both._asdict().items()}
     if place and key:
         entries.write(place, key, entries.Entry({}, json.dumps(made).encode()))
     return made
 
 
-def _script(name: str, texts: Mapping[str, str]) -> str:
-    """A script that sets the programs of a structure, compressed."""
-    pairs = ",".join(f"{json.dumps(key)}:{text}" for key, text in texts.items())
+def _script(name: str, made: Document) -> str:
+    """A script that sets the programs of a structure, folded."""
+    pairs = ",".join(f"{json.dumps(key)}:{_object(one)}" for key, one in made.items())
     script = f"dmodelPrograms[{json.dumps(name)}]={{{pairs}}};"
-    return packed(script.encode())
+    return folded(script)
+
+
+def _packed(scripts: dict[str, str]) -> dict[str, list[str]]:
+    """Compressed scripts by name, each beside an earlier one: that one's name, and the text."""
+    found, names = {}, list(scripts)
+    for i, name in enumerate(names):
+        base = closest(name, names[:i])
+        text = beside(scripts[name], scripts[base]) if base else scripts[name]
+        found[name] = [base, packed(text.encode())]
+    return found
+
+
+def _object(program: Document) -> str:
+    """A program as an object of JavaScript."""
+    words = {key: value for key, value in program.items() if key != "text"}
+    return f'{json.dumps(words, separators=(",", ":"))[:-1]},"run":{program["text"]}}}'
 
 
 def profile_document(profile: Profile) -> Document:

@@ -18,7 +18,18 @@ from dmodel.records import Model, Plan
 from dmodel.records.case import Case
 
 LEVELS = 2
-"""Levels of the network that programs are written for."""
+"""Levels of the network that programs of all structures are written for."""
+
+FURTHER = {3: 4}
+"""Further levels of networks → of how many structures there are programs for them."""
+
+
+class Offered(NamedTuple):
+    """What programs are written for: a model that stands for its structure, and the levels of the
+    network."""
+
+    model: str
+    levels: int
 
 
 class Programs(NamedTuple):
@@ -50,13 +61,34 @@ def models() -> dict[str, list[str]]:
     return dict(sorted(found.items(), key=lambda pair: -len(pair[1])))
 
 
-def case_of(model: Model) -> Case:
-    """A case with a model on a machine of `LEVELS` levels; all else is as it is by default."""
+def offered() -> dict[str, Offered]:
+    """What the page has programs for, by the name that the page knows it by."""
+    names = {kinds: known[0] for kinds, known in models().items()}
+    found = {kinds: Offered(name, LEVELS) for kinds, name in names.items()}
+    for levels, many in FURTHER.items():
+        some = list(names.items())[:many]
+        found |= {f"{kinds} {levels}": Offered(name, levels) for kinds, name in some}
+    return found
+
+
+def _machine(levels: int) -> Any:
+    """A system of the catalog with 16-bit products and a network of so many levels."""
+    chips = table("chips")
+    return system(
+        next(
+            name
+            for name, entry in table("systems").items()
+            if len(entry["levels"]) == levels and "bf16" in chips[entry["chip"]]["flops_per_s"]
+        )
+    )
+
+
+def case_of(model: Model, levels: int = LEVELS) -> Case:
+    """A case with a model on a machine of some levels; all else is as it is by default."""
     plan: Any = Plan.of(dp=1.0, global_batch=1.0)
-    cluster: Any = system("H100-DGX")
     coefficients = Coefficients(**{name: spec.default for name, spec in SPECS.items()})
     case = Case(
-        cluster=cluster,
+        cluster=_machine(levels),
         model=model.replace(order=()),
         plan=plan,
         coefficients=coefficients,
@@ -65,13 +97,13 @@ def case_of(model: Model) -> Case:
     return jax.tree.map(lambda x: np.asarray(x, np.float64), case)
 
 
-def programs(model: Model, slopes: bool = True) -> Programs:
+def programs(model: Model, slopes: bool = True, levels: int = LEVELS) -> Programs:
     """Programs of a model's structure.
 
     Args:
-      slopes: whether the first one gives them.
+      slopes: whether the first one gives them. levels: of the network.
     """
-    case = case_of(model)
+    case = case_of(model, levels)
     again = Again()._replace(said=())
     names = {"again": again, "model": case.model, "plan": case.plan}
     function, first = (sloped, "value") if slopes else (evaluated, "")

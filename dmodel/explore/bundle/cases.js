@@ -22,7 +22,9 @@ __export(cases_exports, {
   answers: () => answers,
   best: () => best,
   configs: () => configs,
-  infinite: () => infinite
+  infinite: () => infinite,
+  joined: () => joined,
+  unfolded: () => unfolded
 });
 module.exports = __toCommonJS(cases_exports);
 
@@ -179,8 +181,8 @@ var NEWEST = [1e6];
 var own = (model, name) => model[name];
 var parts = (of) => [...of.model.mixers, ...of.model.feeds];
 var having = (of, name) => parts(of).filter((part) => name in part);
-function structure(of) {
-  const pairs = of.pairs.map((pair) => pair.join("+")).join(" ");
+function structure(of, levels = 2) {
+  const pairs = of.pairs.map((pair) => pair.join("+")).join(" ") + (levels === 2 ? "" : ` ${levels}`);
   return `${of.kinds.mixers.join(",")}|${of.kinds.feeds.join(",")}|${pairs}`;
 }
 var Models = class {
@@ -597,7 +599,6 @@ var LAYER = 1.05;
 var headCost = (width, inner, vocab) => vocab / (LAYER * (4 * width + 3 * inner));
 
 // machine.ts
-var LEVELS = 2;
 var LARGEST_HOST = 16;
 var TORUS_HOST = 8;
 var NUMBERS = ["size", "bytes_per_s", "latency_s", "torus_axes", "in_network_reduction"];
@@ -610,8 +611,6 @@ function chipOf(catalog, name, precision) {
 }
 function networkOf(catalog, main) {
   const { levels } = catalog.data.systems[main];
-  if (levels.length !== LEVELS)
-    throw new InputError(`${main}: networks of ${levels.length} levels are not on this page; ask \`dmodel predict\``);
   return Object.fromEntries(NUMBERS.map((name) => [name, levels.map((level) => level[name])]));
 }
 function sliced(network, chips) {
@@ -627,6 +626,8 @@ function sliced(network, chips) {
 }
 function ofDomain(network, domain) {
   const pod = network.size[0], chips = domain ?? pod;
+  if (network.size.length !== 2)
+    throw new InputError(`a network of ${network.size.length} levels is taken whole here; leave out devices of a domain`);
   if (!(chips >= 1) || chips === Infinity)
     throw new InputError(`domain_size: expected devices, from 1 on; got ${chips}`);
   if (network.torus_axes[0] > 1 && chips < pod && Number.isInteger(Math.log2(chips)))
@@ -652,6 +653,9 @@ function changed(catalog, cluster, settings) {
     if (!(name in settings)) continue;
     const value2 = Number(settings[name]) / (leaf === "price_per_s" ? 3600 : 1);
     if (part !== "chip") {
+      const levels = network.size.length;
+      if (part === "inter" && levels !== 2)
+        throw new InputError(`${name}: the network has ${levels} levels, and this is the outer one of two; say it in a file: \`dmodel catalog systems NAME --toml\` prints a start`);
       network[leaf] = [...network[leaf]];
       network[leaf][part === "intra" ? 0 : 1] = value2;
     } else {
@@ -1160,7 +1164,7 @@ var Resolver = class {
   }
   /** The least recomputation whose memory fits the device. */
   cheapest(leaves, built, cluster, room) {
-    const program = this.programs(structure(built)).evaluated;
+    const program = this.programs(structure(built, cluster.network.size.length)).evaluated;
     const excess = (layerShare, attention) => {
       const own2 = { ...leaves, recompute_layers: layerShare, recompute_attention: attention };
       const plan = planOf(own2, this.catalog.data.homes);
@@ -1264,21 +1268,22 @@ var Model = class {
   /** Throws InputError where the question has no answer. */
   answer(question, slopes) {
     const { found, whole: { case: whole2, spread } } = this.records(question);
-    const program = this.programsOf(structure(found.built)).evaluated;
+    const kinds = structure(found.built, whole2.cluster.network.size.length);
+    const program = this.programsOf(kinds).evaluated;
     const values = outputs(program, { case: whole2, spread }, slopes);
     const time = values["outputs.step_time_s"], memory = values["outputs.memory_bytes"];
     if (!(time > 0 && time < Infinity && memory > 0) || values.least_utilization > 1)
       throw new InputError("no machine does what is asked: some value is out of range");
     const { layout } = whole2.plan;
     const recompute = found.open ? said(layout) : "";
-    const kinds = structure(found.built), { facts } = found;
+    const { facts } = found;
     const asked = found.question;
     return { values, case: whole2, facts, recompute, structure: kinds, spread, question: asked, built: found.built };
   }
   /** Outputs of an answer's case with another bandwidth, which no rule asks for. */
   withBandwidth(found, name, value2) {
     const { part, leaf } = this.catalog.data.quantities[name], { cluster } = found.case;
-    const level = part === "intra" ? 0 : 1;
+    const level = part === "intra" ? 0 : cluster.network.size.length - 1;
     const network = { ...cluster.network }, chip = { ...cluster.chip };
     if (part === "chip") chip[leaf] = value2;
     else network[leaf] = network[leaf].map((x, i) => i === level ? value2 : x);
@@ -2299,7 +2304,7 @@ var Search = class {
     };
   }
   program(built, base, spread) {
-    const { evaluated } = this.model.programsOf(structure(built));
+    const { evaluated } = this.model.programsOf(structure(built, base.cluster.network.size.length));
     const x = inputs(evaluated, { case: base, spread });
     const y = new Float64Array(evaluated.outputs.length), { homes } = this.model.catalog.data;
     const place = new Map(evaluated.inputs.map((path, i) => [path, i]));
@@ -2408,10 +2413,51 @@ function before(a, b) {
   return false;
 }
 
-// loaded.ts
-var infinite = (_, value2) => value2 === "inf" ? Infinity : value2;
+// unfolded.ts
+var BODY = "function f";
+var FIRST = "ABCDEFGHJKLMOPQRSTUVWXYZ$_";
+var LATER = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+function nameOf(number3) {
+  let text = FIRST[number3 % FIRST.length], left = Math.floor(number3 / FIRST.length);
+  for (; left; left = Math.floor((left - 1) / LATER.length)) text += LATER[(left - 1) % LATER.length];
+  return text;
+}
+function joined(text, base) {
+  let end = 0;
+  return text.replace(/~(-?\d+),(\d+)~/g, (_, ahead, many) => {
+    const start = end + Number(ahead);
+    end = start + Number(many);
+    return base.slice(start, end);
+  });
+}
+function unfolded(text) {
+  const homes = [], starts = [], kept = /* @__PURE__ */ new Map(), tails = [];
+  const across = (at) => {
+    let slot = kept.get(at);
+    if (slot === void 0) {
+      kept.set(at, slot = kept.size);
+      tails[homes[at]] += `t[${slot}]=+${nameOf(at - starts[homes[at]])};`;
+    }
+    return `t[${slot}]`;
+  };
+  const lines = text.split("\n").map((line, home) => {
+    starts[home] = homes.length;
+    tails[home] = "";
+    if (!line.startsWith(BODY)) {
+      kept.clear();
+      return line;
+    }
+    return line.replace(/@|#(\d+)/g, (_, back) => {
+      if (back === void 0) return `const ${nameOf(homes.push(home) - 1 - starts[home])}=`;
+      const at = homes.length - Number(back);
+      return at >= starts[home] ? nameOf(at - starts[home]) : across(at);
+    });
+  });
+  return lines.map((line, home) => tails[home] ? `${line.slice(0, -1)}${tails[home]}}` : line).join("\n");
+}
 
 // cases.ts
+var infinite = (_, value2) => value2 === "inf" ? Infinity : value2;
 function compiled(texts, compile) {
   const made = /* @__PURE__ */ new Map();
   return (name) => {
@@ -2429,7 +2475,7 @@ function answers(data, texts, usual, asked, compile) {
   return asked.map((each) => {
     try {
       const found = resolver.resolve(new Question(each.columns, each.settings, each.system));
-      const of = programs(structure(found.built)).evaluated;
+      const of = programs(structure(found.built, found.case.cluster.network.size.length)).evaluated;
       return {
         structure: structure(found.built),
         inputs: [...inputs(of, { case: found.case, spread: 1 })],

@@ -43,14 +43,15 @@ export class Model {
   /** Throws InputError where the question has no answer. */
   answer(question: Question, slopes: boolean): Answer {
     const { found, whole: { case: whole, spread } } = this.records(question);
-    const program = this.programsOf(structure(found.built)).evaluated;
+    const kinds = structure(found.built, whole.cluster.network.size.length);
+    const program = this.programsOf(kinds).evaluated;
     const values = outputs(program, { case: whole, spread }, slopes);
     const time = values["outputs.step_time_s"], memory = values["outputs.memory_bytes"];
     if (!(time > 0 && time < Infinity && memory > 0) || values.least_utilization > 1)
       throw new InputError("no machine does what is asked: some value is out of range");
     const { layout } = whole.plan as unknown as { layout: Table<number> };
     const recompute = found.open ? said(layout) : "";
-    const kinds = structure(found.built), { facts } = found;
+    const { facts } = found;
     const asked = found.question;
     return { values, case: whole, facts, recompute, structure: kinds, spread, question: asked, built: found.built };
   }
@@ -58,7 +59,7 @@ export class Model {
   /** Outputs of an answer's case with another bandwidth, which no rule asks for. */
   withBandwidth(found: Answer, name: string, value: number): Table<number> {
     const { part, leaf } = this.catalog.data.quantities[name], { cluster } = found.case;
-    const level = part === "intra" ? 0 : 1;
+    const level = part === "intra" ? 0 : cluster.network.size.length - 1;
     const network = { ...cluster.network }, chip = { ...cluster.chip };
     if (part === "chip") chip[leaf] = value;
     else network[leaf] = network[leaf].map((x, i) => (i === level ? value : x));

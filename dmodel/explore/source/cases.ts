@@ -13,7 +13,8 @@ interface Asked { columns: never; settings: never; system: string }
 type Texts = Record<string, Record<keyof Programs, Omit<Program, "run"> & { text: string }>>;
 type Compile = (text: string) => Program["run"];
 
-export { infinite } from "./loaded";
+export const infinite = (_: string, value: unknown) => (value === "inf" ? Infinity : value);
+export { joined, unfolded } from "./unfolded";
 
 function compiled(texts: Texts, compile: Compile): (name: string) => Programs {
   const made = new Map<string, Programs>();
@@ -36,7 +37,7 @@ export function answers(
   return asked.map((each) => {
     try {
       const found = resolver.resolve(new Question(each.columns, each.settings, each.system));
-      const of = programs(structure(found.built)).evaluated;
+      const of = programs(structure(found.built, found.case.cluster.network.size.length)).evaluated;
       return {
         structure: structure(found.built), inputs: [...inputs(of, { case: found.case, spread: 1 })],
         facts: found.facts.map((fact) => fact.says),

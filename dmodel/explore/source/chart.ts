@@ -15,11 +15,12 @@ const OUTPUTS: Table<[string, Output]> = {
   rate: ["tokens/s a device", (v) => v["outputs.tokens_per_s_per_device"]],
   memory: ["memory [GiB]", (v) => v["outputs.memory_bytes"] / GIB],
 };
-const SLOPES: Table<string> = {
+/** Where a program gives the slope of step time in a bandwidth of a network of some levels. */
+const slopeOf = (axis: string, levels: number): string | undefined => ({
   "bandwidth.memory": "step_time_s.cluster.chip.hbm_bytes_per_s",
   "bandwidth.intra": "step_time_s.cluster.network.bytes_per_s.0",
-  "bandwidth.inter": "step_time_s.cluster.network.bytes_per_s.1",
-};
+  "bandwidth.inter": `step_time_s.cluster.network.bytes_per_s.${levels - 1}`,
+})[axis];
 const USUAL = "bandwidth.inter";
 
 /** A curve through a state. `unit`: the machine's own number of a factor. */
@@ -40,6 +41,15 @@ function through(state: State, found: Answer, axis: string, of: Output, model: M
   return points;
 }
 
+const KEPT = new WeakMap<Answer, [string, [number, number][]]>();
+
+/** The curve through a kept answer; it stays while what is shown does. */
+function keptCurve(found: Answer, shown: string, anew: () => [number, number][]): [number, number][] {
+  let known = KEPT.get(found);
+  if (known?.[0] !== shown) KEPT.set(found, (known = [shown, anew()]));
+  return known[1];
+}
+
 export interface Beside { ends: [number, number] | null; measured: number | null; near: Neighbour[] }
 
 export function chart(
@@ -49,7 +59,7 @@ export function chart(
   const axis = state.axis || USUAL, shown = OUTPUTS[state.shown ?? ""] ? (state.shown ?? "") : "";
   const [title, of] = OUTPUTS[shown], factor = FACTORS.includes(axis);
   const here = Number(state[axis] || 1), now = of(found.values);
-  const path = shown === "" ? SLOPES[axis] : undefined;
+  const path = shown === "" ? slopeOf(axis, found.case.cluster.network.size.length) : undefined;
   const tokens = found.case.plan.global_batch * (found.case.model.seq_len as unknown as number);
   const scaled = (seconds: number, devices: number) =>
     shown === "rate" ? tokens / seconds / devices : seconds;
@@ -65,7 +75,8 @@ export function chart(
     points: through(state, found, axis, of, model, asked, unit(state)), here: [here, now],
     slope: path && path in found.values ? found.values[path] * unit(state)(axis) * here : null,
     x: plain(axis) + (factor ? " (times the machine's)" : ""), y: title, others,
-    pinned: kept ? through(kept.state, kept.found, axis, of, model, asked, unit(kept.state)) : [],
+    pinned: kept ? keptCurve(kept.found, `${axis} ${shown}`,
+      () => through(kept.state, kept.found, axis, of, model, asked, unit(kept.state))) : [],
   };
   if (beside.measured !== null && timed) drawn.measured = scaled(beside.measured, devices);
   if (beside.ends && timed) {

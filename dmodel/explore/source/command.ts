@@ -32,7 +32,7 @@ function options(state: State, keys: (key: string) => boolean): string[] {
 }
 
 /** `dmodel predict` of a state; numbers of the machine that are changed as settings. */
-export function command(state: State, profile: string, machine: Machine): string {
+function command(state: State, profile: string, machine: Machine): string {
   const found = ["dmodel", "predict", "--profile", quoted(profile), ...options(state, () => true)];
   if (state.sp) found.push(state.sp === "1" ? "--sp" : "--no-sp");
   if (state.reshard) found.push(state.reshard === "1" ? "--reshard" : "--no-reshard");
@@ -43,9 +43,11 @@ export function command(state: State, profile: string, machine: Machine): string
 
 const JOB = ["system", "accelerator", "n_accel", "model", "seq_len", "global_batch", "precision", "stack"];
 
-/** `dmodel design` of a state's job, with launch settings of the best layout. */
-export function designing(data: Data, state: State, profile: string, family: string): string {
-  const target = emits(data, family ? [family] : []) || "json";
+/** Commands of a state: the same answer, its launch settings, and those of the best layout of its job. */
+export function commands(data: Data, state: State, profile: string, family: string, machine: Machine): string {
+  const target = emits(data, family ? [family] : []) || "json", same = command(state, profile, machine);
   const job = options(state, (key) => JOB.includes(key));
-  return ["dmodel", "design", "--profile", quoted(profile), ...job, "--emit", target].join(" ");
+  const best = ["dmodel", "design", "--profile", quoted(profile), ...job, "--emit", target].join(" ");
+  return [same, "", "# launch settings of this plan", `${same} --emit ${target}`, "",
+    "# launch settings of the best layout", best].join("\n");
 }

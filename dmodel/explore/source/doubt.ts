@@ -21,7 +21,8 @@ type Matrix = number[][];
 export interface Ends { low: number; high: number }
 
 export class Doubt {
-  private readonly found = new Map<string, number[][]>();
+  private readonly found = new Map<string, [Float64Array, Float64Array][]>();
+  private readonly coefficients = new WeakMap<Program, number[]>();
 
   constructor(
     private readonly catalog: Catalog, private readonly profile: Profile, private readonly known: Known,
@@ -77,11 +78,26 @@ export class Doubt {
     return on.size && !on.has(mine) ? ["port", "pair"] : [];
   }
 
-  /** Steps to the sigma points of a chip and stack, `[direction][coefficient]`; kept. */
-  private steps(chip: string, stack: string, family: string): number[][] {
+  /** What the sigma points of a chip and stack multiply coefficients, or odds of shares, by: one above
+   * and one below, by direction; kept. */
+  private factors(chip: string, stack: string, family: string): [Float64Array, Float64Array][] {
     const key = `${chip}\n${stack}`;
-    if (!this.found.has(key)) this.found.set(key, directions(this.covariance(chip, stack, family)));
+    if (!this.found.has(key)) {
+      const steps = directions(this.covariance(chip, stack, family));
+      this.found.set(key, steps.map((step) =>
+        [Float64Array.from(step, Math.exp), Float64Array.from(step, (x) => Math.exp(-x))]));
+    }
     return this.found.get(key)!;
+  }
+
+  /** Where a program reads the coefficients; kept. */
+  private placesIn(program: Program): number[] {
+    let found = this.coefficients.get(program);
+    if (!found) {
+      found = this.profile.names.map((n) => program.inputs.indexOf(`case.coefficients.${n}`));
+      this.coefficients.set(program, found);
+    }
+    return found;
   }
 
   /** Ends of the intervals of some outputs, which the program gives for the case. */
@@ -92,23 +108,24 @@ export class Doubt {
     const family = named ? named.basis : "";
     const stack = named && named.variant ? `${family}/${named.variant}` : family;
     const x = inputs(program, of), y = new Float64Array(program.outputs.length);
-    const places = this.profile.names.map((n) => program.inputs.indexOf(`case.coefficients.${n}`));
+    const places = this.placesIn(program);
     const outputs = names.map((name) => program.outputs.indexOf(`outputs.${name}`));
-    const middle = this.profile.names.map((name, i) => {
+    const { names: coefficients, shares } = this.profile;
+    const middle = coefficients.map((name, i) => {
       const v = of.case.coefficients[name];
-      return this.profile.shares[i] ? Math.log(v / (1 - v)) : Math.log(v);
+      return shares[i] ? v / (1 - v) : v;
     });
-    const at = (step: number[] | null, sign: number): number[] => {
-      middle.forEach((z, i) => {
-        const moved = z + (step ? sign * step[i] : 0);
-        x[places[i]] = this.profile.shares[i] ? 1 / (1 + Math.exp(-moved)) : Math.exp(moved);
-      });
+    const at = (factors: Float64Array | null): number[] => {
+      for (let i = 0; i < middle.length; i++) {
+        const moved = factors ? middle[i] * factors[i] : middle[i];
+        x[places[i]] = shares[i] ? moved / (1 + moved) : moved;
+      }
       program.run[0](x, y);
       return outputs.map((k) => y[k]);
     };
-    const here = at(null, 0), variance = names.map(() => 0);
-    for (const step of this.steps(chip, stack, family)) {
-      const up = at(step, 1), down = at(step, -1);
+    const here = at(null), variance = names.map(() => 0);
+    for (const [above, below] of this.factors(chip, stack, family)) {
+      const up = at(above), down = at(below);
       names.forEach((_, k) => {
         const a = Math.log(up[k] / here[k]), b = Math.log(down[k] / here[k]);
         variance[k] += (a * a + b * b) / 6 - ((a + b) / 6) ** 2;

@@ -4,27 +4,40 @@ import { type Data, InputError, type Table } from "./catalog";
 import type { Known } from "./doubt";
 import type { Limits } from "./limits";
 import type { Profile } from "./profile";
-import type { Program, Programs } from "./programs";
+import type { Programs } from "./programs";
 import type { Published } from "./published";
+import { joined, unfolded } from "./unfolded";
 
-type Texts = Table<Omit<Program, "run">>;
 type OfProfile = Profile & { intervals: Known["said"] | null };
 export interface Given {
-  data: Data; profile: OfProfile; programs: Table<Texts>; packed: Table<string>; published: string;
+  data: Data; profile: OfProfile; packed: Table<[string, string]>; published: string;
   limits: Limits; id: string;
 }
-declare global { var dmodelPrograms: Table<Table<Program["run"]>> }
+declare global { var dmodelPrograms: Table<Programs> }
 
-export const infinite = (_: string, value: unknown) => (value === "inf" ? Infinity : value);
+/** What the page holds; the size of a network without an end is a word there. */
+export function givenIn(text: string): Given {
+  const given: Given = JSON.parse(text);
+  for (const { levels } of Object.values(given.data.systems))
+    for (const level of levels) if ((level.size as unknown) === "inf") level.size = Infinity;
+  return given;
+}
 
 async function unpacked(text: string): Promise<Response> {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
 }
 
+/** The folded script of a structure's programs. */
+async function foldedOf(given: Given, name: string): Promise<string> {
+  const [base, text] = given.packed[name];
+  const [own, other] = await Promise.all([unpacked(text).then((found) => found.text()), base && foldedOf(given, base)]);
+  return joined(own, other);
+}
+
 /** The script of a structure's programs. */
 export async function scriptOf(given: Given, name: string): Promise<string> {
-  return (await unpacked(given.packed[name])).text();
+  return unfolded(await foldedOf(given, name));
 }
 
 export async function publishedOf(given: Given): Promise<Published | null> {
@@ -42,9 +55,16 @@ export async function knownOf(given: Given): Promise<Known | null> {
   };
 }
 
-/** Loads the programs of a structure as a script: the page allows no evaluation. */
-export async function load(given: Given, name: string): Promise<void> {
-  if (name in globalThis.dmodelPrograms || !(name in given.packed)) return;
+const LOADS = new Map<string, Promise<void>>();
+
+/** Loads the programs of a structure as a script, once: the page allows no evaluation. */
+export function load(given: Given, name: string): Promise<void> {
+  let found = LOADS.get(name);
+  if (!found) LOADS.set(name, (found = loaded(given, name)));
+  return found;
+}
+
+async function loaded(given: Given, name: string): Promise<void> {
   const url = URL.createObjectURL(new Blob([await scriptOf(given, name)], { type: "text/javascript" }));
   await new Promise<void>((done, failed) => {
     const script = document.createElement("script");
@@ -59,18 +79,12 @@ export async function load(given: Given, name: string): Promise<void> {
 /** A structure whose programs are there, but not loaded yet. */
 export class Missing extends Error {}
 
-/** Programs of structures by name, as they are loaded. */
-export function programsOf(programs: Given["programs"]): (name: string) => Programs {
-  const made = new Map<string, Programs>();
+/** Programs of structures by name, as they are loaded. `there`: names of those on the page. */
+export function programsOf(there: string[]): (name: string) => Programs {
   return (name) => {
-    if (!(name in programs))
-      throw new InputError("models with these kinds of layers are not on this page; ask `dmodel predict`");
-    if (!(name in globalThis.dmodelPrograms)) throw new Missing(name);
-    if (!made.has(name)) {
-      const run = globalThis.dmodelPrograms[name];
-      const pairs = Object.entries(programs[name]).map(([key, one]) => [key, { ...one, run: run[key] }]);
-      made.set(name, Object.fromEntries(pairs) as Programs);
-    }
-    return made.get(name)!;
+    if (name in globalThis.dmodelPrograms) return globalThis.dmodelPrograms[name];
+    if (there.includes(name)) throw new Missing(name);
+    const levels = Number(/ (\d+)$/.exec(name)?.[1] ?? 2), alone = levels > 2 ? ` on a network of ${levels} levels` : "";
+    throw new InputError(`models with these kinds of layers${alone} are not on this page; ask \`dmodel predict\``);
   };
 }

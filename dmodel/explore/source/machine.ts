@@ -4,7 +4,6 @@ import { type Catalog, InputError, type Table } from "./catalog";
 import type { Cluster } from "./programs";
 import type { Question } from "./resolve";
 
-const LEVELS = 2;
 const LARGEST_HOST = 16, TORUS_HOST = 8;
 const NUMBERS = ["size", "bytes_per_s", "latency_s", "torus_axes", "in_network_reduction"];
 
@@ -16,10 +15,13 @@ export function chipOf(catalog: Catalog, name: string, precision: string): Table
   return { ...numbers, flops_per_s: rates[precision], attention_flops_per_s: rates[half] };
 }
 
+/** Levels of the network of a system that is named, else those of every chip's own. */
+export function levelsOf(catalog: Catalog, system: string): number {
+  return system ? catalog.data.systems[catalog.resolved("systems", system)].levels.length : 2;
+}
+
 function networkOf(catalog: Catalog, main: string): Table<number[]> {
   const { levels } = catalog.data.systems[main];
-  if (levels.length !== LEVELS)
-    throw new InputError(`${main}: networks of ${levels.length} levels are not on this page; ask \`dmodel predict\``);
   return Object.fromEntries(NUMBERS.map((name) => [name, levels.map((level) => level[name])]));
 }
 
@@ -37,6 +39,8 @@ function sliced(network: Table<number[]>, chips: number): Table<number[]> {
 
 function ofDomain(network: Table<number[]>, domain: number | null): Table<number[]> {
   const pod = network.size[0], chips = domain ?? pod;
+  if (network.size.length !== 2)
+    throw new InputError(`a network of ${network.size.length} levels is taken whole here; leave out devices of a domain`);
   if (!(chips >= 1) || chips === Infinity)
     throw new InputError(`domain_size: expected devices, from 1 on; got ${chips}`);
   if (network.torus_axes[0] > 1 && chips < pod && Number.isInteger(Math.log2(chips)))
@@ -65,6 +69,10 @@ function changed(catalog: Catalog, cluster: Cluster, settings: Table<unknown>): 
     if (!(name in settings)) continue;
     const value = Number(settings[name]) / (leaf === "price_per_s" ? 3600 : 1);
     if (part !== "chip") {
+      const levels = network.size.length;
+      if (part === "inter" && levels !== 2)
+        throw new InputError(`${name}: the network has ${levels} levels, and this is the outer one of two; ` +
+          "say it in a file: `dmodel catalog systems NAME --toml` prints a start");
       network[leaf] = [...network[leaf]];
       network[leaf][part === "intra" ? 0 : 1] = value;
     } else {

@@ -16,8 +16,10 @@ export const own = (model: Model, name: string) => model[name] as number;
 export const parts = (of: Built) => [...of.model.mixers, ...of.model.feeds];
 export const having = (of: Built, name: string) => parts(of).filter((part) => name in part);
 
-export function structure(of: Built): string {
-  const pairs = of.pairs.map((pair) => pair.join("+")).join(" ");
+/** Kinds of a model's parts and their pairs, and the levels of a network of more than two: what
+ * programs go by. */
+export function structure(of: Built, levels = 2): string {
+  const pairs = of.pairs.map((pair) => pair.join("+")).join(" ") + (levels === 2 ? "" : ` ${levels}`);
   return `${of.kinds.mixers.join(",")}|${of.kinds.feeds.join(",")}|${pairs}`;
 }
 

@@ -4,14 +4,15 @@ import { type Answer, Model } from "./answer";
 import { InputError, type Table } from "./catalog";
 import { chart } from "./chart";
 import { Reader, taken } from "./configs";
-import { command, designing } from "./command";
+import { commands } from "./command";
 import { Doubt, type Ends } from "./doubt";
-import { curve, element } from "./draw";
-import { type Given, infinite, knownOf, load, Missing, programsOf, publishedOf } from "./loaded";
+import { curve, element, fill, node, type Piece } from "./draw";
+import { type Given, givenIn, knownOf, load, Missing, programsOf, publishedOf } from "./loaded";
 import { frontier } from "./limits";
-import { chipOf } from "./machine";
+import { chipOf, levelsOf } from "./machine";
 import { structure } from "./models";
 import { again, measuredTime, type Neighbour, neighbours, type Published } from "./published";
+import { Parts } from "./parts";
 import { Question } from "./resolve";
 import type { Found, Result } from "./search";
 import { memories, near, plans, type Shown, slopes, summary, times } from "./show";
@@ -22,40 +23,62 @@ import {
 import { type Searching, searching } from "./worker";
 import { short } from "./words";
 
-declare global { var dmodelAnswer: unknown; var dmodelSearch: unknown }
+declare global { var dmodelAnswer: Table<unknown> | null; var dmodelSearch: unknown }
 
 const read = (id: string) => document.getElementById(id)!;
 const field = (id: string) => read(id) as HTMLInputElement;
 const NEAREST = 5, TOP = 10, PREPARED = ["step_time_s"];
+/** Rest after a change before the address holds it [ms]: browsers refuse more than a few a second. */
+const REST = 350;
 
 class Page {
-  private readonly given: Given = JSON.parse(read("given").textContent!, infinite);
-  private readonly model = new Model(this.given.data, this.given.profile, programsOf(this.given.programs));
+  private readonly given: Given = givenIn(read("given").textContent!);
+  private readonly model = new Model(this.given.data, this.given.profile, programsOf(Object.keys(this.given.packed)));
   private readonly unit = (of: State) => this.machineNumber(of);
   private state: State = { ...FIRST };
   private pinned: State | null = null;
   private published: Published | null = null;
   private doubt: Doubt | null = null;
-  private drawn = 0;
+  private turn = 0;
+  private frame = 0;
+  private isAnswered = true;
+  private resting = 0;
+  private isLinked = true;
   private search: Searching | null = null;
   private readonly filled = new Map<string, string>();
   private nearest: [string, Neighbour[]] = ["", []];
+  private kept: [string, Answer] | null = null;
+  private now: Shown | null = null;
+  private beside: Shown | null = null;
+  private readonly parts = new Parts([
+    () => fill(read("time"), times(this.now!, this.beside)),
+    () => fill(read("memory"), memories(this.now!, this.beside)),
+    () => fill(read("slopes"), [slopes(this.now!)]),
+    () => this.showChart(this.now!, this.beside),
+    () => this.showNear(),
+    () => this.showOpened(this.now!),
+    () => this.showFacts(this.now!.found),
+  ], () => this.done());
 
   start(): void {
     globalThis.dmodelPrograms = {};
-    this.fillLists();
+    this.presets();
     this.listen();
-    window.addEventListener("hashchange", () => this.restore());
+    window.addEventListener("hashchange", () => {
+      this.restore();
+      this.changed();
+    });
     this.restore();
-    void this.later();
+    void this.update().then(() => this.later());
   }
 
   /** What is not needed for a first answer. */
   private async later(): Promise<void> {
+    this.fillLists();
     const [published, known] = await Promise.all([publishedOf(this.given), knownOf(this.given)]);
     this.published = published;
     this.doubt = known && new Doubt(this.model.catalog, this.given.profile, known);
-    await this.update();
+    this.changed();
   }
 
   private machineNumber(of: State): (name: string) => number {
@@ -65,7 +88,7 @@ class Page {
       if (part === "chip") return chipOf(catalog, of.accelerator, of.precision || "bf16")[leaf];
       const chip = data.chips[catalog.resolved("chips", of.accelerator)];
       const { levels } = data.systems[of.system ? catalog.resolved("systems", of.system) : chip.system!];
-      return levels[part === "intra" ? 0 : 1][leaf];
+      return levels[part === "intra" ? 0 : levels.length - 1][leaf];
     };
   }
 
@@ -76,13 +99,20 @@ class Page {
     return this.model.answer(new Question(columns, settings, system), withSlopes);
   }
 
-  private shown(of: State, withSlopes: boolean): Shown {
-    const found = this.answered(of, withSlopes);
+  private shown(found: Answer, of: State): Shown {
     const { values } = found, tokens = found.case.plan.global_batch * (found.case.model.seq_len as unknown as number);
     const measured = this.state.measured ? measuredTime(
       Number(this.state.measured), this.state.unit ?? "", tokens, Number(of.n_accel),
       values["outputs.step_time_s"], values["outputs.mfu"]) : null;
     return { found, ends: this.ends(found, of), tokens: Number(this.state.tokens || 0), measured };
+  }
+
+  /** The answer of the state that is kept beside; it stays while that does. */
+  private answerBeside(): Answer | null {
+    if (!this.pinned) return null;
+    const key = JSON.stringify(this.pinned);
+    if (this.kept?.[0] !== key) this.kept = [key, this.answered(this.pinned)];
+    return this.kept[1];
   }
 
   private ends(found: Answer, of: State): Table<Ends> | null {
@@ -109,41 +139,50 @@ class Page {
   }
 
   /** Fills a part of the page where what it says has changed. */
-  private once(id: string, key: string, parts: () => Node[]): void {
+  private once(id: string, key: string, parts: () => Piece[]): void {
     if (this.filled.get(id) === key) return;
     this.filled.set(id, key);
-    read(id).replaceChildren(...parts());
+    fill(read(id), parts());
   }
 
-  private show(now: Shown, kept: Shown | null): void {
-    const { side } = this.given.profile.intervals ?? { side: 0 };
-    read("summary").replaceChildren(...summary(now, kept, side));
-    read("time").replaceChildren(...times(now, kept));
-    read("memory").replaceChildren(...memories(now, kept));
-    read("slopes").replaceChildren(slopes(now));
+  private showChart(now: Shown, kept: Shown | null): void {
     const close = this.near(now.found), range = now.ends?.step_time_s;
     const beside = { ends: range ? [range.low, range.high] as [number, number] : null, measured: now.measured, near: close };
     const pinned = kept && this.pinned ? { state: this.pinned, found: kept.found } : null;
     const [drawn, said] = chart(this.state, now.found, pinned, beside, this.model, (of) => this.answered(of), this.unit);
-    read("curve").replaceChildren(curve(drawn));
-    read("legend").textContent = said;
+    fill(read("curve"), [curve(drawn)]);
+    fill(read("legend"), [said]);
+  }
+
+  private showNear(): void {
+    const close = this.near(this.now!.found);
     this.once("near", this.published ? this.nearest[0] : "", () => near(close));
-    this.showOpened(now);
-    const facts = now.found.facts.map((fact) => `${fact.says} (${fact.source}, ${fact.date})`);
+  }
+
+  private showFacts(found: Answer): void {
+    const facts = found.facts.map((fact) => `${fact.says} (${fact.source}, ${fact.date})`);
     this.once("facts", facts.join("\n"), () => facts.map((text) => element("li", text)));
+  }
+
+  /** Draws by programs that may have to be loaded first. */
+  private loading(draw: () => void): void {
+    try {
+      draw();
+    } catch (error) {
+      if (!(error instanceof Missing)) throw error;
+      void load(this.given, error.message).then(() => this.changed());
+    }
   }
 
   /** What is drawn only while it is open. */
   private showOpened(now: Shown): void {
     const isOpen = (id: string) => (read(id) as HTMLDetailsElement).open, { state } = this;
     if (isOpen("limits"))
-      read("frontier").replaceChildren(...frontier(this.given.limits, this.model.catalog, now.found,
-        state.accelerator, now.tokens, Number(field("width").value)));
+      this.loading(() => fill(read("frontier"), frontier(this.given.limits, this.model.programsOf, this.model.catalog,
+        now.found, state.accelerator, now.tokens, Number(field("width").value))));
     if (!isOpen("shell")) return;
-    const { name } = this.given.profile, lines = [command(state, name, this.machineNumber(state))];
-    const stack = this.model.catalog.knownFamily(state.stack.split("/")[0]);
-    lines.push("", "# launch settings of the best layout", designing(this.given.data, state, name, stack ? stack[1] : ""));
-    read("command").textContent = lines.join("\n");
+    const { data, profile } = this.given, stack = this.model.catalog.knownFamily(state.stack.split("/")[0]);
+    fill(read("command"), [commands(data, state, profile.name, stack ? stack[1] : "", this.machineNumber(state))]);
   }
 
   private async copy(): Promise<void> {
@@ -158,38 +197,73 @@ class Page {
   }
 
   private fail(text: string): void {
-    read("error").textContent = text;
+    fill(read("error"), [text]);
     read("answer").classList.add("stale");
     globalThis.dmodelAnswer = { error: text };
   }
 
-  private async update(): Promise<void> {
-    const turn = ++this.drawn, start = performance.now();
+  /** Answers at once, what follows before the next frame with that, and has the address hold it after
+   * a rest. */
+  private changed(): void {
+    globalThis.dmodelAnswer = null;
+    this.isLinked = false;
+    clearTimeout(this.resting);
+    this.resting = window.setTimeout(() => this.link(), REST);
+    this.isAnswered = this.frame === 0;
+    if (this.isAnswered) {
+      this.frame = requestAnimationFrame(() => {
+        this.frame = 0;
+        if (!this.isAnswered) void this.update();
+      });
+      void this.update();
+    }
+  }
+
+  private link(): void {
     const both: Both = { state: this.state, pinned: this.pinned };
     history.replaceState(null, "", `#${toHash(both, this.given.id)}`);
+    this.isLinked = true;
+    if (globalThis.dmodelAnswer) globalThis.dmodelAnswer.link = true;
+  }
+
+  /** Answers, shows the numbers, and has the rest of the page drawn behind them. */
+  private async update(): Promise<void> {
+    const turn = ++this.turn, start = performance.now();
     for (;;) {
       try {
-        const now = this.shown(this.state, true), kept = this.pinned && this.shown(this.pinned, false);
-        if (turn !== this.drawn) return;
-        read("error").textContent = "";
-        read("answer").classList.remove("stale");
-        this.show(now, kept);
-        const { values, case: whole } = now.found;
-        globalThis.dmodelAnswer = {
-          values, case: whole, ends: now.ends, measured: now.measured, near: this.nearest[1],
-          kept: kept && kept.found.values, milliseconds: performance.now() - start,
-        };
+        this.show(start);
         return;
       } catch (error) {
         if (error instanceof Missing) {
           await load(this.given, error.message);
+          if (turn !== this.turn) return;
           continue;
         }
         if (!(error instanceof InputError)) throw error;
-        if (turn === this.drawn) this.fail(error.message);
+        this.fail(error.message);
         return;
       }
     }
+  }
+
+  private show(start: number): void {
+    const found = this.answered(this.state, true), kept = this.answerBeside();
+    const { side } = this.given.profile.intervals ?? { side: 0 };
+    this.now = this.shown(found, this.state);
+    this.beside = kept && this.shown(kept, this.pinned!);
+    fill(read("error"), []);
+    read("answer").classList.remove("stale");
+    fill(read("summary"), summary(this.now, this.beside, side));
+    globalThis.dmodelAnswer = {
+      values: found.values, case: found.case, ends: this.now.ends, measured: this.now.measured,
+      kept: kept && kept.values, link: this.isLinked, milliseconds: performance.now() - start,
+    };
+    this.parts.all(start);
+  }
+
+  /** All parts show the last answer. */
+  private done(): void {
+    if (globalThis.dmodelAnswer) globalThis.dmodelAnswer.near = this.nearest[1];
   }
 
   private fill(): void {
@@ -201,22 +275,21 @@ class Page {
     field("unpin").hidden = this.pinned === null;
   }
 
+  private presets(): void {
+    const buttons = Object.entries(PRESETS).map(([name, preset]) =>
+      ({ ...node("button", { type: "button" }, name), press: () => this.set({ ...preset }, this.pinned) }));
+    fill(read("presets"), buttons);
+  }
+
   private fillLists(): void {
     const options = (id: string, names: string[]) =>
-      read(id).replaceChildren(...names.map((name) => Object.assign(document.createElement("option"), { value: name })));
-    const { models, chips, stacks } = this.given.data;
+      fill(read(id), names.map((value) => node("option", { value })));
+    const { models, chips, stacks, systems } = this.given.data;
     options("models", Object.keys(models));
     options("chips", Object.keys(chips));
-    const small = Object.entries(this.given.data.systems).filter(([, of]) => of.levels.length === 2);
-    options("systems", small.map(([name]) => name));
+    options("systems", Object.keys(systems));
     options("stacks", Object.values(stacks).filter((f) => !f.id.startsWith("_"))
       .flatMap((f) => [f.id, ...f.members.filter((m) => !m.endsWith("*"))]));
-    for (const [name, preset] of Object.entries(PRESETS)) {
-      const button = element("button", name) as HTMLButtonElement;
-      button.type = "button";
-      button.addEventListener("click", () => this.set({ ...preset }, this.pinned));
-      read("presets").append(button);
-    }
   }
 
   private listen(): void {
@@ -224,14 +297,14 @@ class Page {
       read(key).addEventListener("input", () => {
         this.state[key] = field(key).value;
         if (key === "model") delete this.state.own;
-        void this.update();
+        this.changed();
       });
     for (const key of FACTORS)
       read(key).addEventListener("input", () => {
         const factor = 2 ** Number(field(key).value);
         this.state[key] = factor === 1 ? "" : String(factor);
         read(`${key}-text`).textContent = `${short(factor)} ×`;
-        void this.update();
+        this.changed();
       });
     const press = (id: string, act: () => void) => read(id).addEventListener("click", act);
     press("reset", () => this.set({ ...FIRST }, null));
@@ -239,7 +312,7 @@ class Page {
     press("unpin", () => this.set(this.state, null));
     press("copy", () => void this.copy());
     for (const [id, event] of [["limits", "toggle"], ["shell", "toggle"], ["width", "input"]])
-      read(id).addEventListener(event, () => void this.update());
+      read(id).addEventListener(event, () => this.changed());
     press("take", () => this.take());
     press("search", () => void this.find());
     press("stop", () => this.stop("Stopped."));
@@ -249,7 +322,7 @@ class Page {
     this.state = next;
     this.pinned = pinned;
     this.fill();
-    void this.update();
+    this.changed();
   }
 
   /** Takes the model of the pasted configuration. */
@@ -276,8 +349,9 @@ class Page {
       if (!(error instanceof InputError)) throw error;
       read("notice").textContent = error.message;
     }
-    if (found) this.set(found[0].state, found[0].pinned);
-    else this.set({ ...FIRST }, null);
+    this.state = found ? found[0].state : { ...FIRST };
+    this.pinned = found ? found[0].pinned : null;
+    this.fill();
   }
 
   private stop(text: string): void {
@@ -312,9 +386,12 @@ class Page {
     }
   }
 
-  /** The structure of a job's model. */
-  private kindsOf({ columns }: ReturnType<typeof asked>): string {
-    return structure(this.model.resolver.builtOf(String(columns.model)));
+  /** Programs that a job needs: of its model, and of that on its network. */
+  private kindsOf({ columns, system }: ReturnType<typeof asked>): string[] {
+    const { resolver, catalog, programsOf } = this.model, built = resolver.builtOf(String(columns.model));
+    const kinds = [...new Set([structure(built), structure(built, levelsOf(catalog, system))])];
+    for (const name of kinds) if (!(name in this.given.packed)) programsOf(name);
+    return kinds;
   }
 
   private searched(result: Result, milliseconds: number): void {
@@ -322,12 +399,12 @@ class Page {
     const risk = this.given.data.search.risk;
     const text = [`${considered.toLocaleString("en")} layouts in ${short(milliseconds / 1000, 2)} s; ` +
       `${feasible.toLocaleString("en")} need at most ${(100 * share).toFixed(0)} % of a device's memory ` +
-      `(a risk of ${100 * risk} % that it is not enough).`];
+      `(a risk of running out of ${100 * risk} %).`];
     if (left.length)
       text.push(`This stack's pipelines run as ${left.join(", ")}, which this page does not know: layouts ` +
         "without a pipeline only; `dmodel design` has all.");
     this.stop(text.join(" "));
-    read("best").replaceChildren(plans(result, (found: Found) => this.set({ ...this.state, ...layoutOf(found) }, this.pinned)));
+    fill(read("best"), [plans(result, (found: Found) => this.set({ ...this.state, ...layoutOf(found) }, this.pinned))]);
     globalThis.dmodelSearch = { ...result, milliseconds };
   }
 }

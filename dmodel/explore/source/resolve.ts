@@ -429,7 +429,7 @@ export class Resolver {
 
   /** The least recomputation whose memory fits the device. */
   private cheapest(leaves: Sizes, built: Built, cluster: Case["cluster"], room: Room): [number, number] {
-    const program = this.programs(structure(built)).evaluated;
+    const program = this.programs(structure(built, cluster.network.size.length)).evaluated;
     const excess = (layerShare: number, attention: number) => {
       const own = { ...leaves, recompute_layers: layerShare, recompute_attention: attention };
       const plan = planOf(own, this.catalog.data.homes);

@@ -97,7 +97,7 @@ export class Search {
   }
 
   private program(built: Built, base: Case, spread: number): Program {
-    const { evaluated } = this.model.programsOf(structure(built));
+    const { evaluated } = this.model.programsOf(structure(built, base.cluster.network.size.length));
     const x = inputs(evaluated, { case: base, spread });
     const y = new Float64Array(evaluated.outputs.length), { homes } = this.model.catalog.data;
     const place = new Map(evaluated.inputs.map((path, i) => [path, i]));

@@ -3,7 +3,7 @@
 import { type Answer, elasticities } from "./answer";
 import type { Table } from "./catalog";
 import type { Ends } from "./doubt";
-import { type Cell, element, type Stack, stacks, swatch, table, tornado } from "./draw";
+import { type Cell, element, node, type Piece, type Stack, stacks, swatch, table, tornado } from "./draw";
 import type { Neighbour } from "./published";
 import type { Found, Result } from "./search";
 import { compact, DAY, GIB, percent, plain, short, signed, sizeName } from "./words";
@@ -30,7 +30,7 @@ function lines(shown: Shown, side: number): [string, string][] {
     ["MFU", `${percent(mfu)}${scaled(1 / high, 1 / low, mfu, (x) => percent(x, 0))} of ${short(peak / 1e12)} TFLOP/s`],
     ["Memory of a device", `${short(memory / GIB)} GiB${shown.ends ? ends(memory / wide / GIB, (memory * wide) / GIB, short) : ""}; ` +
       `${spill <= 0 ? "fits" : "does not fit"} ${short(room / GIB)} GiB`],
-    ["Risk that memory is not enough", percent(found.values.oom_probability)],
+    ["Risk of running out", percent(found.values.oom_probability)],
     ["Power of a device", `${short(of(shown, "device_watts"))} W`],
   ];
   if (tokens) {
@@ -49,7 +49,7 @@ function lines(shown: Shown, side: number): [string, string][] {
   return rows;
 }
 
-export function summary(now: Shown, kept: Shown | null, side: number): Node[] {
+export function summary(now: Shown, kept: Shown | null, side: number): Piece[] {
   const rows = new Map<string, string[]>();
   for (const [name, text] of lines(now, side)) rows.set(name, [text]);
   if (kept) {
@@ -58,7 +58,7 @@ export function summary(now: Shown, kept: Shown | null, side: number): Node[] {
   }
   const cells = [...rows].map(([name, texts]) => [name, ...texts]);
   const head = kept ? ["", "now", "kept"] : ["", ""];
-  const found: Node[] = [table("Summary", head, cells, "answers")];
+  const found: Piece[] = [table("Summary", head, cells, "answers")];
   if (kept) {
     const gap = of(now, "step_time_s") / of(kept, "step_time_s") - 1;
     const rent = of(now, "dollars_per_token") / of(kept, "dollars_per_token") - 1;
@@ -84,7 +84,7 @@ function parts(group: string, now: Shown, kept: Shown | null): Part[] {
 }
 
 function breakdown(group: string, title: string, now: Shown, kept: Shown | null, unit: number, name: string,
-  mark: number | undefined, whole: string, marked: string): Node[] {
+  mark: number | undefined, whole: string, marked: string): Piece[] {
   const found = parts(group, now, kept), sum = (side: "now" | "kept") => found.reduce((a, x) => a + x[side], 0);
   const most = Math.max(sum("now"), sum("kept"), mark ?? 0);
   const bar = (label: string, side: "now" | "kept"): Stack => ({
@@ -93,30 +93,26 @@ function breakdown(group: string, title: string, now: Shown, kept: Shown | null,
   });
   const bars = kept ? [bar("now", "now"), bar("kept", "kept")] : [bar("now", "now")];
   const row = (x: { key: string; color?: number; now: number; kept: number }): Cell[] => {
-    const head = element("span");
-    if (x.color !== undefined) head.append(swatch(x.color));
-    head.append(x.key);
+    const head = node("span", {}, ...(x.color === undefined ? [] : [swatch(x.color)]), x.key);
     const cells: Cell[] = [head, `${short(x.now / unit)} ${name}`, percent(x.now / sum("now"))];
     if (kept) cells.push(`${short(x.kept / unit)} ${name}`, signed(x.now - x.kept, `${short(Math.abs(x.now - x.kept) / unit)} ${name}`));
     return cells;
   };
   const head = ["", "now", "share", ...(kept ? ["kept", "difference"] : [])];
   const total = { key: whole, now: sum("now"), kept: sum("kept") };
-  const list = table(title, head, [...found.map(row), row(total)]);
   const label = `${title}: ${found.map((x) => `${x.key} ${percent(x.now / sum("now"))}`).join(", ")}`;
-  const drawn = stacks(bars, most, label);
-  list.querySelector("caption")!.append(drawn);
+  const list = table(title, head, [...found.map(row), row(total)], "figures", [], [stacks(bars, most, label)]);
   if (mark === undefined) return [list];
   return [list, element("p", marked, "note")];
 }
 
-export function times(now: Shown, kept: Shown | null): Node[] {
+export function times(now: Shown, kept: Shown | null): Piece[] {
   const { measured } = now;
   return breakdown("time", "Step time by cause", now, kept, 1, "s", measured ?? undefined, "step",
     "The upright line: what was measured.");
 }
 
-export function memories(now: Shown, kept: Shown | null): Node[] {
+export function memories(now: Shown, kept: Shown | null): Piece[] {
   const room = now.found.case.cluster.chip.hbm_bytes;
   return breakdown("memory", "Memory of the fullest device by purpose", now, kept, GIB, "GiB", room, "sum",
     `The upright line: the device's ${short(room / GIB)} GiB.`);
@@ -124,7 +120,7 @@ export function memories(now: Shown, kept: Shown | null): Node[] {
 
 const SIZES = 14;
 
-export function slopes(now: Shown): Node {
+export function slopes(now: Shown): Piece {
   const rows = elasticities(now.found, "step_time_s").slice(0, SIZES).map(([name, value]) => (
     { name: sizeName(name), value, text: signed(value, `${Math.abs(value).toFixed(3)} %`) }));
   return tornado(rows, "Step time for 1 % more of a size");
@@ -143,13 +139,10 @@ export function label(found: Found): string {
   return parts.join(" · ");
 }
 
-export function plans(result: Result, use: (found: Found) => void): Node {
+export function plans(result: Result, use: (found: Found) => void): Piece {
   const of = result.plans.length ? result.plans : result.closest ? [result.closest] : [];
   const rows = of.map((found): Cell[] => {
-    const button = element("button", "Use") as HTMLButtonElement;
-    button.type = "button";
-    button.setAttribute("aria-label", `Use ${label(found)}`);
-    button.addEventListener("click", () => use(found));
+    const button = { ...node("button", { type: "button", "aria-label": `Use ${label(found)}` }, "Use"), press: () => use(found) };
     return [label(found), `${short(found.seconds, 4)} s`, percent(found.mfu), `${short(found.bytes / GIB)} GiB`,
       percent(found.risk), button];
   });
@@ -157,7 +150,7 @@ export function plans(result: Result, use: (found: Found) => void): Node {
   return table(title, ["layout", "step", "MFU", "memory", "risk", ""], rows, "figures plans", [5]);
 }
 
-export function near(rows: Neighbour[]): Node[] {
+export function near(rows: Neighbour[]): Piece[] {
   if (!rows.length) return [element("p", "No published run on chips of this generation.", "note")];
   const cells = rows.map((row): Cell[] => [
     `${row.model}, ${row.devices} × ${row.accelerator}`, row.stack, row.layout, `${short(row.seconds)} s`,

@@ -3,8 +3,12 @@
 import type { Table } from "./catalog";
 
 export const GIB = 2 ** 30, DAY = 86400;
-export const short = (value: number, digits = 3) =>
-  value.toLocaleString("en", { maximumSignificantDigits: digits });
+const FORMATS = new Map<number, Intl.NumberFormat>();
+export function short(value: number, digits = 3): string {
+  let format = FORMATS.get(digits);
+  if (!format) FORMATS.set(digits, (format = new Intl.NumberFormat("en", { maximumSignificantDigits: digits })));
+  return format.format(value);
+}
 export const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 export const percent = (value: number, digits = 1) => `${(100 * value).toFixed(digits)} %`;
 export const signed = (value: number, text: string) => `${value > 0 ? "+" : value < 0 ? "−" : "±"}${text}`;

@@ -7,7 +7,7 @@ import { Question } from "./resolve";
 import { type Result, Search } from "./search";
 
 interface Request {
-  given: Pick<Given, "data" | "profile" | "programs">; columns: Table<number | string>;
+  given: Pick<Given, "data" | "profile">; columns: Table<number | string>;
   settings: Table<Value>; system: string; top: number;
 }
 type Reply = { done: number; total: number } | { result: Result; milliseconds: number } | { error: string };
@@ -21,7 +21,7 @@ export function serve(): void {
     const start = performance.now();
     let told = start;
     try {
-      const model = new Model(data.given.data, data.given.profile, programsOf(data.given.programs));
+      const model = new Model(data.given.data, data.given.profile, programsOf([]));
       const result = new Search(model).best(new Question(data.columns, data.settings, data.system), data.top, (done, total) => {
         const now = performance.now();
         if (now - told > EVERY) {
@@ -41,11 +41,11 @@ export interface Searching { stop(): void }
 
 /** Starts a search in a worker; `hear` takes what it says. */
 export async function searching(
-  given: Given, script: string, structure: string, asked: Omit<Request, "given">,
+  given: Given, script: string, structures: string[], asked: Omit<Request, "given">,
   hear: (reply: Reply) => void,
 ): Promise<Searching> {
-  const programs = await scriptOf(given, structure);
-  const text = ["self.dmodelPrograms={};", programs, "\n", script];
+  const programs = await Promise.all(structures.map((name) => scriptOf(given, name)));
+  const text = ["self.dmodelPrograms={};", programs.join("\n"), "\n", script];
   const url = URL.createObjectURL(new Blob(text, { type: "text/javascript" }));
   const worker = new Worker(url);
   const stop = () => {
@@ -61,6 +61,6 @@ export async function searching(
     hear({ error: `the search failed: ${event.message}` });
   };
   const { data, profile } = given;
-  worker.postMessage({ given: { data, profile, programs: given.programs }, ...asked });
+  worker.postMessage({ given: { data, profile }, ...asked });
   return { stop };
 }
