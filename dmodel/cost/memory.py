@@ -142,6 +142,14 @@ def gathered_bytes(model: Model, plan: Plan, in_flight: Array) -> Array:
     return one * larger(in_flight - 2.0, 0.0)
 
 
+def boundary_bytes(model: Model, plan: Plan, in_flight: Array) -> Array:
+    """Copies of a stage's input that a pipeline keeps beside what its layers do, of all micro-
+    batches in flight [byte]: such as what came before it was cloned, and the result that was sent
+    (`Software.boundary_copies`); none where there is one stage."""
+    copies = plan.software.boundary_copies * ramp(plan.layout.pp - 1.0)
+    return copies * in_flight * layer_input_bytes(model, plan)
+
+
 MOMENTS = ("loss", "backward", "update")
 """When a device may be the fullest: at the loss, all activations of a micro-batch are kept and its
 logits are alive; in the backward pass, a layer is at work beside what is kept, and the logits are
@@ -186,19 +194,21 @@ def moments(
     recomputed = larger(
         larger(again, parts_again), layout.recompute_attention * (1.0 - plan.software.flash)
     )
+    whole = plan.software.whole_logits
     logits = (
         bits.logit_bytes
         * footprint.logit
         * (1.0 + model.n_mtp)
         * counts.tokens(model, plan)
         * model.vocab
-        / layout.tp
+        * (whole + (1.0 - whole) / layout.tp)
     )
     first, final = (
         on_device(layers * in_flight, plan),
         on_device((layers - layout.head_displaces) * in_flight_last, plan),
     )
     ahead = footprint.gathered * layers * gathered_bytes(model, plan, in_flight)
+    ahead = ahead + boundary_bytes(model, plan, in_flight)
     passing = states.replace(buffers=states.buffers + gathered)
     backward = first * layer + recomputed * working + ahead
     told = 1.0 - ramp(layout.pp - 1.0) * (1.0 - footprint.last_stage)
@@ -231,9 +241,10 @@ def _states(model: Model, plan: Plan, footprint: Footprint) -> tuple[Memory, Arr
     states = Memory(
         weights=bits.weight_bytes * held(parts, plan, 3.0),
         gradients=trained
-        * bits.gradient_bytes
-        * footprint.gradient
-        * (held(parts, plan, 2.0) + whole),
+        * (
+            bits.gradient_bytes * footprint.gradient * (held(parts, plan, 2.0) + whole)
+            + bits.raw_gradient_bytes * held(parts, plan, 2.0)
+        ),
         optimizer=trained * bits.optimizer_bytes * footprint.optimizer * updated,
         activations=0.0 * updated,
         logits=0.0 * updated,
