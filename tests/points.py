@@ -167,6 +167,7 @@ PLAN = Plan.of(
     unpadded_vocab=0.4,
     whole_logits=0.3,
     boundary_copies=1.5,
+    boundary_buffers=0.4,
     composed=0.3,
     narrow_gathers=0.8,
     narrow_sums=0.6,

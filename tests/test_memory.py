@@ -401,6 +401,19 @@ def test_copies_of_what_passes_between_stages_come_with_every_micro_batch_in_fli
     assert use(boundary_copies=2.0) == use()
 
 
+def test_buffers_to_receive_in_of_all_micro_batches_of_a_step():
+    """DeepSeek-V3 in torchtitan, two stages of eight chunks, 32 micro-batches of 4,096 tokens,
+    7,168 wide: as many activations and gradients in each chunk, 28 GiB."""
+    wide = LLAMA.replace(d_model=7168.0)
+    laid = {"pp": 2.0, "interleave": 8.0, "global_batch": 32.0, "schedule": "interleaved"}
+    none, all_of_them = (
+        moments(wide, boundary_buffers=x, **laid)["backward"].activations for x in (0.0, 1.0)
+    )
+    each = 2.0 * 4096.0 * 7168.0
+    assert float(all_of_them) - float(none) == pytest.approx(2.0 * 8.0 * 32.0 * each, rel=1e-9)
+    assert use(boundary_buffers=1.0) == use()
+
+
 def test_gradients_of_the_backward_pass_beside_those_that_add_up():
     """BigScience's bf16 optimizer of DeepSpeed: weights and gradients in 16 bits, gradients in
     fp32, and moments with master weights over the ranks: 8 bytes a parameter and 12 over dp."""

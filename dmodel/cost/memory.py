@@ -143,11 +143,19 @@ def gathered_bytes(model: Model, plan: Plan, in_flight: Array) -> Array:
 
 
 def boundary_bytes(model: Model, plan: Plan, in_flight: Array) -> Array:
-    """Copies of a stage's input that a pipeline keeps beside what its layers do, of all micro-
-    batches in flight [byte]: such as what came before it was cloned, and the result that was sent
-    (`Software.boundary_copies`); none where there is one stage."""
-    copies = plan.software.boundary_copies * ramp(plan.layout.pp - 1.0)
-    return copies * in_flight * layer_input_bytes(model, plan)
+    """What a pipeline keeps of a stage's boundaries beside what its layers do [byte]; none where
+    there is one stage.
+
+    Copies of the stage's input for all micro-batches in flight, such as what came before it was
+    cloned, and the result that was sent (`Software.boundary_copies`). Where each of a rank's chunks
+    has buffers of its own to receive in, `2 v m` inputs: activations and gradients of every micro-
+    batch of a step, of which those in flight are counted as layers' inputs, and the results sent
+    take their place (`Software.boundary_buffers`).
+    """
+    software, layout = plan.software, plan.layout
+    buffers = 2.0 * layout.interleave * plan.n_microbatches
+    inputs = software.boundary_copies * in_flight + software.boundary_buffers * buffers
+    return inputs * ramp(layout.pp - 1.0) * layer_input_bytes(model, plan)
 
 
 MOMENTS = ("loss", "backward", "update")

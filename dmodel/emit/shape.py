@@ -211,11 +211,11 @@ def launched(sheet: Sheet, fused: bool, looped: bool, why: str, compiled: bool =
     as_usual(sheet, LAYER_KERNELS)
     sheet.keeps(
         "logit_bytes",
-        sheet["logit_bytes"] == (2 if compiled else 8),
+        sheet["logit_bytes"] in ((2,) if compiled else (8, 12)),
         "the framework's loss decides whether it reads a copy of the logits",
     )
-    for name, why in OWN_MEMORY.items():
-        sheet.keeps(name, not sheet[name], why)
+    for name, reason in OWN_MEMORY.items():
+        sheet.keeps(name, not sheet[name], reason)
     sheet.keeps(
         "graphed",
         compiled or not sheet["graphed"],
