@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
+from calibration.evaluate import fitted_rows
 from calibration.fit import fit
 from calibration.footprints import fit_footprints
 from calibration.traces import Cases, published, split, to_cases
@@ -106,13 +107,15 @@ def write(profiles: Sequence[Profile], folder: Path) -> list[Path]:
     return paths
 
 
-def refit_footprints(cases: Cases, folder: Path, seed: int = 0) -> list[Path]:
+def refit_footprints(cases: Cases, folder: Path) -> list[Path]:
     """Fit what stacks hold in memory anew, in the files of a folder: footprints follow from peaks
-    alone, so all else stays as it is. Views have those of the pooled fit."""
+    alone, so all else stays as it is. Views have those of the pooled fit; the evidence keeps to the
+    rows that its coefficients were fitted to."""
     enable_float64()
-    seen = {"generic": cases, EVIDENCE: cases.take(~split(cases, HELD_OUT_SHARE, seed))}
-    paths = [folder / f"{name}{PACKED}" for name in seen]
-    for path, rows in zip(paths, seen.values(), strict=True):
+    paths = [folder / f"{name}{PACKED}" for name in ("generic", EVIDENCE)]
+    known = load(paths[1]).fitted_rows
+    seen = (cases, cases.take(fitted_rows(cases, known)))
+    for path, rows in zip(paths, seen, strict=True):
         content = path.read_bytes()
         words = container.words_of(str(path), content)
         document = words["document"] | {"footprints": told(fit_footprints(rows, {}))}

@@ -492,6 +492,7 @@ TERMS: dict[str, Term] = {
             for having in (p, p.having(update_bytes=900.0))
         ]
     ),
+    "memory.boundary_bytes": of_work(lambda m, p: memory.boundary_bytes(m, p, p.layout.pp + 0.5)),
     "memory.gathered_bytes": of_work(lambda m, p: memory.gathered_bytes(m, p, p.layout.pp + 1.5)),
     "memory.out_of_memory_probability": plain(
         memory.out_of_memory_probability, [(7e10, 8e10, 0.2), (9e10, 8e10, 0.1)], [(1e9, 8e10, 0.2)]

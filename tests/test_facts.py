@@ -209,15 +209,47 @@ HELD = (
 )
 
 
+BESIDE = (
+    "raw_gradient_bytes",
+    "update_bytes",
+    "boundary_copies",
+    "whole_logits",
+    "boundary_buffers",
+)
+
+
+@pytest.mark.parametrize(
+    ("stack", "changes", "expected"),
+    [
+        ("megatron-deepspeed", {"precision": "bf16", "zero_stage": "1"}, (2.0, 0.0, 2.0, 0.0)),
+        ("megatron-deepspeed", {"precision": "fp16", "zero_stage": "1"}, (0.0, 6.0, 2.0, 0.0)),
+        ("megatron-deepspeed", {"precision": "fp16", "zero_stage": "0"}, (0.0, 0.0, 2.0, 0.0)),
+        ("deepspeed", {"zero_stage": "2"}, (0.0, 6.0, 0.0, 0.0)),
+        ("deepspeed", {"zero_stage": "3"}, (0.0, 0.0, 0.0, 0.0)),
+        ("megatron-sc21-t1", {"zero_stage": "1"}, (0.0, 0.0, 0.0, 0.0)),
+        ("kempnerforge", {}, (0.0, 0.0, 0.0, 1.0)),
+        ("torchtitan", {}, (0.0, 0.0, 0.0, 0.0)),
+        ("torchtitan", {"dp": "32", "pp": "2"}, (0.0, 0.0, 0.0, 0.0, 1.0)),
+    ],
+)
+def test_what_stacks_hold_beside_the_states(stack, changes, expected):
+    """DeepSpeed keeps 16-bit gradients beside fp32 ones, flattens a rank's share of fp16 ones for
+    the update, and keeps what pipeline stages got and sent; KempnerForge gathers the logits."""
+    row = {"zero_stage": "3", "dp": "64", "tp": "1", "pp": "1", "recompute": "none"}
+    found = answered(**{**row, **changes, "stack": stack}).plan
+    held = [float(leaf(found, name)) for name in BESIDE]
+    assert held[: len(expected)] == list(expected)
+
+
 @pytest.mark.parametrize(
     ("stack", "changes", "expected"),
     [
         ("llm-foundry", {}, (0.0, 12.0, 4.0, 2.0, 0.0, 4.0)),
         ("llm-foundry", {"precision": ""}, (0.0, 12.0, 4.0, 2.0, 0.0, 4.0)),
         ("llm-foundry", {"zero_stage": "2"}, (2.0, 12.0)),
-        ("torchtitan", {}, (0.0, 12.0, 4.0, 4.0, 0.0, 8.0)),
+        ("torchtitan", {}, (0.0, 12.0, 4.0, 4.0, 0.0, 12.0)),
         ("maxtext", {}, (0.0, 12.0, 4.0, 2.0, 0.0, 2.0)),
-        ("kempnerforge", {}, (2.0, 4.0, 4.0, 4.0, 1.0, 8.0)),
+        ("kempnerforge", {}, (2.0, 4.0, 4.0, 4.0, 1.0, 6.0)),
         ("kempnerforge", {"precision": "fp8"}, (2.0, 12.0)),
         ("automodel", {}, (2.0, 4.0, 2.0, 4.0, 0.0, 8.0)),
         ("automodel", {"zero_stage": "2"}, (2.0, 4.0, 4.0)),

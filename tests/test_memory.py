@@ -383,6 +383,50 @@ def test_the_last_stage_has_the_logits_and_the_first_the_most_activations():
     assert float(use(wide, {"last_stage": 0.0}).logits) == float(one.logits)
 
 
+def test_ranks_of_tp_that_gather_the_logits_hold_all_of_them():
+    """At the loss a rank has its columns of the logits, or all of them where ranks gather them."""
+    wide = LLAMA.replace(vocab=4e6)
+    own, gathered = (use(wide, tp=4.0, whole_logits=x).logits for x in (0.0, 1.0))
+    assert float(gathered) == 4.0 * float(own) == pytest.approx(8.0 * 4096.0 * 4e6, rel=1e-12)
+    assert float(use(wide, whole_logits=1.0).logits) == float(use(wide).logits)
+
+
+def test_copies_of_what_passes_between_stages_come_with_every_micro_batch_in_flight():
+    """16 bits a token and width, of the four micro-batches that the first of four stages has in
+    flight; nothing passes where there is one stage."""
+    none, two = (moments(pp=4.0, boundary_copies=x)["backward"] for x in (0.0, 2.0))
+    between = 2.0 * 4096.0 * 4096.0
+    more = float(two.activations) - float(none.activations)
+    assert more == pytest.approx(2.0 * 4.0 * between, rel=1e-9)
+    assert use(boundary_copies=2.0) == use()
+
+
+def test_buffers_to_receive_in_of_all_micro_batches_of_a_step():
+    """DeepSeek-V3 in torchtitan, two stages of eight chunks, 32 micro-batches of 4,096 tokens,
+    7,168 wide: as many activations and gradients in each chunk, 28 GiB."""
+    wide = LLAMA.replace(d_model=7168.0)
+    laid = {"pp": 2.0, "interleave": 8.0, "global_batch": 32.0, "schedule": "interleaved"}
+    none, all_of_them = (
+        moments(wide, boundary_buffers=x, **laid)["backward"].activations for x in (0.0, 1.0)
+    )
+    each = 2.0 * 4096.0 * 7168.0
+    assert float(all_of_them) - float(none) == pytest.approx(2.0 * 8.0 * 32.0 * each, rel=1e-9)
+    assert use(boundary_buffers=1.0) == use()
+
+
+def test_gradients_of_the_backward_pass_beside_those_that_add_up():
+    """BigScience's bf16 optimizer of DeepSpeed: weights and gradients in 16 bits, gradients in
+    fp32, and moments with master weights over the ranks: 8 bytes a parameter and 12 over dp."""
+    held = {"dp": 8.0, "shard": 8.0, "zero": 1.0, "global_batch": 64.0}
+    found = use(raw_gradient_bytes=2.0, **held)
+    states = found.weights + found.gradients + found.optimizer
+    each = float(states) / float(parameters(LLAMA))
+    assert each == pytest.approx(8.0 + 12.0 / 8.0, rel=1e-12)
+    # shared among ranks from stage 2 on, as the gradients are
+    apart = float(use(raw_gradient_bytes=2.0, **held | {"zero": 2.0}).gradients)
+    assert apart == pytest.approx(6.0 * float(parameters(LLAMA)) / 8.0, rel=1e-12)
+
+
 def test_a_layer_at_work_and_the_logits_are_not_alive_together():
     """With full recomputation a layer comes back in full when the logits are gone: a device needs
     the inputs of all layers, and the larger of both."""

@@ -142,6 +142,22 @@ def gathered_bytes(model: Model, plan: Plan, in_flight: Array) -> Array:
     return one * larger(in_flight - 2.0, 0.0)
 
 
+def boundary_bytes(model: Model, plan: Plan, in_flight: Array) -> Array:
+    """What a pipeline keeps of a stage's boundaries beside what its layers do [byte]; none where
+    there is one stage.
+
+    Copies of the stage's input for all micro-batches in flight, such as what came before it was
+    cloned, and the result that was sent (`Software.boundary_copies`). Where each of a rank's chunks
+    has buffers of its own to receive in, `2 v m` inputs: activations and gradients of every micro-
+    batch of a step, of which those in flight are counted as layers' inputs, and the results sent
+    take their place (`Software.boundary_buffers`).
+    """
+    software, layout = plan.software, plan.layout
+    buffers = 2.0 * layout.interleave * plan.n_microbatches
+    inputs = software.boundary_copies * in_flight + software.boundary_buffers * buffers
+    return inputs * ramp(layout.pp - 1.0) * layer_input_bytes(model, plan)
+
+
 MOMENTS = ("loss", "backward", "update")
 """When a device may be the fullest: at the loss, all activations of a micro-batch are kept and its
 logits are alive; in the backward pass, a layer is at work beside what is kept, and the logits are
@@ -186,19 +202,21 @@ def moments(
     recomputed = larger(
         larger(again, parts_again), layout.recompute_attention * (1.0 - plan.software.flash)
     )
+    whole = plan.software.whole_logits
     logits = (
         bits.logit_bytes
         * footprint.logit
         * (1.0 + model.n_mtp)
         * counts.tokens(model, plan)
         * model.vocab
-        / layout.tp
+        * (whole + (1.0 - whole) / layout.tp)
     )
     first, final = (
         on_device(layers * in_flight, plan),
         on_device((layers - layout.head_displaces) * in_flight_last, plan),
     )
     ahead = footprint.gathered * layers * gathered_bytes(model, plan, in_flight)
+    ahead = ahead + boundary_bytes(model, plan, in_flight)
     passing = states.replace(buffers=states.buffers + gathered)
     backward = first * layer + recomputed * working + ahead
     told = 1.0 - ramp(layout.pp - 1.0) * (1.0 - footprint.last_stage)
@@ -231,9 +249,10 @@ def _states(model: Model, plan: Plan, footprint: Footprint) -> tuple[Memory, Arr
     states = Memory(
         weights=bits.weight_bytes * held(parts, plan, 3.0),
         gradients=trained
-        * bits.gradient_bytes
-        * footprint.gradient
-        * (held(parts, plan, 2.0) + whole),
+        * (
+            bits.gradient_bytes * footprint.gradient * (held(parts, plan, 2.0) + whole)
+            + bits.raw_gradient_bytes * held(parts, plan, 2.0)
+        ),
         optimizer=trained * bits.optimizer_bytes * footprint.optimizer * updated,
         activations=0.0 * updated,
         logits=0.0 * updated,

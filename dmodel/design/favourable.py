@@ -22,6 +22,7 @@ BETTER = {
         (
             "reduce_bytes",
             "gradient_bytes",
+            "raw_gradient_bytes",
             "gather_bytes",
             "optimizer_bytes",
             "update_bytes",

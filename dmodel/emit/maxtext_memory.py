@@ -88,6 +88,11 @@ def _kernels(sheet: Sheet) -> None:
     s.tell("flash", {"attention": fused if s["flash"] else "dot_product"})
     shape.buckets(s, 0.0, "XLA combines messages by thresholds of its own")
     shape.copies(s, False, "the loop over layers waits for sums over replicas")
+    s.keeps(
+        "boundary_buffers",
+        not s["boundary_buffers"],
+        "a stage receives into memory that it takes as it goes",
+    )
     shape.launched(
         s,
         False,

@@ -89,6 +89,11 @@ def _kernels(sheet: Sheet) -> None:
         {"ddp-bucket-size": int(BUCKET_GRADIENTS)},
     )
     shape.copies(s, True, "sums over replicas run beside the backward pass")
+    s.keeps(
+        "boundary_buffers",
+        not s["boundary_buffers"],
+        "a stage receives into memory that it takes as it goes",
+    )
     shape.launched(
         s,
         bool(s["fused_sums"]),

@@ -188,6 +188,11 @@ def _recompute(sheet: Sheet) -> None:
         "Transformer Engine adds weight gradients to what is held, and goes through the experts "
         "of a rank one after the other"
     )
+    s.keeps(
+        "boundary_buffers",
+        not s["boundary_buffers"],
+        "a stage receives into memory that it takes as it goes",
+    )
     shape.launched(s, True, True, why)
     shape.buckets(
         s, 0.0, "the distributed optimizer has buckets of its own (model.optim.bucket_cap_mb)"

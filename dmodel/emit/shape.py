@@ -117,6 +117,14 @@ DECODERS = (
 )
 """Models that decoder launchers build."""
 
+OWN_MEMORY = {
+    "update_bytes": "the framework's optimizer updates in place",
+    "raw_gradient_bytes": "the framework's gradients add up in one place",
+    "whole_logits": "the framework's ranks of tp have their columns of the logits for the loss",
+    "boundary_copies": "the framework's pipeline drops what it has sent",
+}
+"""What a stack of one's own may hold, and what the frameworks do."""
+
 LAYER_KERNELS = (
     Usual(
         "split_rotary",
@@ -203,14 +211,11 @@ def launched(sheet: Sheet, fused: bool, looped: bool, why: str, compiled: bool =
     as_usual(sheet, LAYER_KERNELS)
     sheet.keeps(
         "logit_bytes",
-        sheet["logit_bytes"] == (2 if compiled else 8),
+        sheet["logit_bytes"] in ((2,) if compiled else (8, 12)),
         "the framework's loss decides whether it reads a copy of the logits",
     )
-    sheet.keeps(
-        "update_bytes",
-        not sheet["update_bytes"],
-        "the framework's optimizer updates in place",
-    )
+    for name, reason in OWN_MEMORY.items():
+        sheet.keeps(name, not sheet[name], reason)
     sheet.keeps(
         "graphed",
         compiled or not sheet["graphed"],

@@ -252,6 +252,11 @@ def _kernels(sheet: Sheet) -> None:
     s.keeps("flash", s["flash"], "attention runs in fused kernels")
     shape.buckets(s, 0.0, "buckets of gradients have one size, whatever their group")
     shape.copies(s, True, "sums over replicas run beside the backward pass")
+    s.keeps(
+        "boundary_buffers",
+        s["pp"] == 1 or s["boundary_buffers"],
+        "PyTorch's pipelines have buffers for all that a stage receives in a step",
+    )
     shape.launched(
         s,
         False,

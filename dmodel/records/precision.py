@@ -23,6 +23,7 @@ class Precision(struct.PyTreeNode, kw_only=True):
       gather_bytes: of a parameter when weights are gathered [byte].
       weight_bytes: of a stored weight [byte].
       gradient_bytes: of a stored gradient [byte].
+      raw_gradient_bytes: of what the backward pass made, held beside the gradient [byte]; 0 = none.
       optimizer_bytes: of a parameter's state; 12 = fp32 weight and two moments [byte].
       update_bytes: of a parameter that the update takes beside its state [byte]; 0 = none.
       logit_bytes: alive per logit; 8 = product (2), fp32 copy (4), gradient (2) [byte].
@@ -41,6 +42,7 @@ class Precision(struct.PyTreeNode, kw_only=True):
     gather_bytes: Array = 2.0
     weight_bytes: Array = 2.0
     gradient_bytes: Array = 4.0
+    raw_gradient_bytes: Array = 0.0
     optimizer_bytes: Array = 12.0
     update_bytes: Array = 0.0
     logit_bytes: Array = 8.0

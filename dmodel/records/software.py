@@ -31,6 +31,9 @@ class Software(struct.PyTreeNode, kw_only=True):
       sparse_kernels: 1 = attention over picked keys is fused; 0 = all scores, in fp32, masked.
       split_rotary: 1 = several kernels rotate queries and keys; 0 = one does.
       unpadded_vocab: 1 = a rank's columns of logits are no multiple of 8; 0 = they are padded.
+      whole_logits: 1 = ranks of tp hold all logits for the loss; 0 = their columns. Memory alone.
+      boundary_copies: of a stage's input that it keeps for a micro-batch in flight [count].
+      boundary_buffers: 1 = a stage has buffers to receive in for all of a step; 0 = as it goes.
       cp_balanced: 1 = ranks of cp get equal work of a causal sequence; 0 = in order, last waits.
       overlap_tp: 1 = messages of tp may hide behind compute; 0 = never.
       overlap_cp: 1 = messages of cp may hide behind compute; 0 = never.
@@ -47,7 +50,7 @@ class Software(struct.PyTreeNode, kw_only=True):
     CHOICES = frozenset(
         (
             "accumulate recompute_last last_kept flash cp_balanced unpadded_vocab graphed "
-            "sparse_kernels "
+            "sparse_kernels whole_logits boundary_buffers "
             "fused_sums split_rotary route_bytes attention_rate attention_backward_rate "
             "overlap_tp overlap_cp overlap_ep overlap_dp overlap_pp overlap_replica composed"
         ).split()
@@ -70,6 +73,9 @@ class Software(struct.PyTreeNode, kw_only=True):
     sparse_kernels: Array = 1.0
     split_rotary: Array = 0.0
     unpadded_vocab: Array = 0.0
+    whole_logits: Array = 0.0
+    boundary_copies: Array = 0.0
+    boundary_buffers: Array = 0.0
     cp_balanced: Array = 1.0
     overlap_tp: Array = 1.0
     overlap_cp: Array = 1.0
