@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DASK = (sys.executable, "-m", "dask")
-HERE = ("--host", "127.0.0.1", "--no-dashboard")
+HERE = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
 ONE_THREAD = {"NPROC": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
@@ -82,7 +82,10 @@ def cluster_here(port: int, workers: int) -> Iterator[subprocess.Popen[bytes]]:
     there = threading.Event()
 
     async def work() -> None:
-        some = [Worker(address_of(port), nthreads=1, dashboard=False) for _ in range(workers)]
+        some = [
+            Worker(address_of(port), nthreads=1, dashboard=False, heartbeat_interval="1m")
+            for _ in range(workers)
+        ]
         await asyncio.gather(*some)
         there.set()
         await asyncio.gather(*(worker.finished() for worker in some))

@@ -48,6 +48,16 @@ def sum_of(found: list) -> str:
     return whole.hexdigest()
 
 
+def kept(place: Path, said: list[str] | None = None) -> Folder:
+    """A folder of parts, whose words stand in a list."""
+    return Folder(Path(place), (said if said is not None else []).append)
+
+
+def numbers(log: Path) -> list[int]:
+    """Blocks that were begun, by a log."""
+    return [int(line) for line in Path(log).read_text(encoding="utf-8").split()]
+
+
 def main() -> None:
     """Compute blocks by processes, or by a cluster: FOLDER LOG COUNT SECONDS WORKERS|ADDRESS; print
     their sum."""

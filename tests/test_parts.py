@@ -9,28 +9,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dmodel.errors import InputError
-from dmodel.parts import Block, Folder, Processes, opened, parts
-from tests.parts_cluster import address_of, cluster_apart, cluster_here, free_port, killed
-from tests.parts_tasks import blocks, dying, failing, sum_of, waiting
+from dmodel.parts import Block, Processes, opened, parts
+from tests.parts_tasks import blocks, dying, failing, kept, numbers, sum_of, waiting
 
 ROOT = Path(__file__).parents[1]
-
-
-def kept(place, said=None):
-    return Folder(Path(place), (said if said is not None else []).append)
-
-
-def numbers(path):
-    return [int(line) for line in Path(path).read_text().split()]
 
 
 @pytest.fixture(scope="module")
@@ -229,116 +218,6 @@ def test_fifty_deaths_of_workers_change_nothing(tmp_path):
 @pytest.mark.slow
 def test_fifty_deaths_of_runs_change_nothing(tmp_path):
     assert check_killed_driver(tmp_path, 1500, 0.2, 50) == 50
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """A scheduler of Dask on loopback, and two workers in processes of their own."""
-    pytest.importorskip("distributed")
-    from distributed import LocalCluster
-
-    with LocalCluster(
-        n_workers=2,
-        threads_per_worker=1,
-        host="127.0.0.1",
-        dashboard_address=None,
-        silence_logs=50,
-    ) as found:
-        yield found.scheduler_address
-
-
-def test_a_cluster_gives_the_same_bits(tmp_path, usual, cluster):
-    assert cluster.startswith("tcp://127.0.0.1:")
-    log = tmp_path / "log"
-    with opened(cluster=cluster) as executor:
-        found = list(parts(blocks(12, log=str(log)), executor, kept(tmp_path / "parts")))
-    assert sum_of(found) == usual and sorted(numbers(log)) == list(range(12))
-
-
-def test_a_scheduler_that_is_killed_is_told_and_another_one_goes_on(tmp_path, usual):
-    """Twice: what was done is kept, and the same call computes the others on a new cluster."""
-    pytest.importorskip("distributed")
-    log, folder = tmp_path / "log", kept(tmp_path / "parts")
-    every = blocks(16, 0.05, str(log))
-    for most in (3, 8, 99):
-        port = free_port()
-        with cluster_here(port, 2) as scheduler, opened(cluster=address_of(port)) as executor:
-            kill = partial(_kill_at, most, scheduler)
-            if most < len(every):
-                with pytest.raises(InputError, match="the cluster is gone.*kept"):
-                    list(parts(every, executor, folder, kill))
-                assert most <= len(list(folder.place.glob("*.parquet"))) < len(every)
-            else:
-                found = list(parts(every, executor, folder))
-    assert sum_of(found) == sum_of(list(parts(blocks(16))))
-    assert set(numbers(log)) == set(range(16)) and len(numbers(log)) <= 16 + 2 * 4
-
-
-def _kill_at(most, process, state):
-    """Kill a process once so many blocks are there."""
-    if state.done == most:
-        killed(process)
-
-
-def check_killed_scheduler(place, count, seconds, times, workers=2, seed=0):
-    """Kill the scheduler of a run again and again, at the same port or at another one; each run
-    says so and ends with 2, the last one ends with the bits of an undisturbed one, and no more is
-    computed twice than what was in flight. Gives the number of deaths, and of those in a run."""
-    log, draw, port = place / "log", random.Random(seed), free_port()
-    words = [str(place / "parts"), str(log), str(count), str(seconds)]
-    told: Counter[str] = Counter()
-    for death in range(times + 1):
-        port = port if death % 2 else free_port()
-        with cluster_apart(port, workers) as scheduler:
-            command = [sys.executable, "-m", "tests.parts_tasks", *words, address_of(port)]
-            run = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            if death < times:
-                if draw.random() < 0.8:
-                    _wait_for_more(log, run)
-                time.sleep(draw.uniform(0.0, 2.0))
-                killed(scheduler)
-            out, err = run.communicate(timeout=300.0)
-        if death < times:
-            assert run.returncode == 2 and "Traceback" not in err, err
-            told[next(s for s in SAID if s in err)] += 1
-    assert run.returncode == 0, err
-    assert out.strip() == sum_of(list(parts(blocks(count))))
-    done = numbers(log)
-    assert set(done) == set(range(count)) and len(done) <= count + 2 * workers * told[SAID[0]]
-    return told
-
-
-def _wait_for_more(log, run):
-    """Wait until a run has begun another block, or has ended."""
-    before = log.stat().st_size if log.exists() else 0
-    while run.poll() is None and (not log.exists() or log.stat().st_size == before):
-        time.sleep(0.05)
-
-
-SAID = ("the cluster is gone", "no scheduler answers", "it has no workers")
-"""What a run says whose scheduler was killed: at work, before it was asked, before its workers."""
-
-
-@pytest.mark.slow
-def test_fifty_deaths_of_schedulers_change_nothing(tmp_path):
-    told = check_killed_scheduler(tmp_path, 800, 0.2, 50)
-    assert told.total() == 50 and told[SAID[0]] >= 25
-
-
-def test_a_scheduler_that_does_not_answer_is_told(monkeypatch):
-    monkeypatch.setattr("dmodel.parts.workers.TIMEOUT_S", 0.5)
-    with (
-        pytest.raises(InputError, match="no scheduler answers"),
-        opened(cluster="tcp://127.0.0.1:1"),
-    ):
-        pass
 
 
 def test_processes_have_one_thread_each():

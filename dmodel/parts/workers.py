@@ -221,7 +221,7 @@ def _client(address: str) -> Iterator[Any]:
         yield client
 
 
-TELLING = ("distributed.client", "tornado.application")
+TELLING = ("distributed", "distributed.client", "tornado.application")
 """Loggers by which Dask tells, with tracebacks, of a scheduler that is gone."""
 
 
