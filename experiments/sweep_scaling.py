@@ -48,9 +48,8 @@ PLANNED, CORES = 1e12, 1000
 """Evaluations of a sweep that is planned, and cores for it [count]."""
 
 DOLLARS = {"on_demand": 0.34 / 8.0, "spot": 0.18 / 8.0}
-"""Price of a virtual core and hour [$]: c5.2xlarge, eight of them, the example of
-https://docs.amazonaws.cn/en_us/autoscaling/ec2/userguide/weights-spot-price-per-unit-hour-example.html
-(read on 29 November 2026)."""
+"""Price of a virtual core and hour [$]: c5.2xlarge, which has eight, in the example of Amazon EC2
+Auto Scaling's guide, "weights spot price per unit hour" (read on 29 November 2026)."""
 
 WAITING, BLOCKS, WAIT_S = 8, 10, 2.0
 """Workers of the run whose blocks wait, blocks for each, and how long each waits [s]."""
