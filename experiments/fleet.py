@@ -49,6 +49,8 @@ class Job(NamedTuple):
 JOBS = (
     Job("evaluate", 1_800, 1_800),
     Job("evaluate", 1_000_000, 1_800),
+    Job("fit", 2_500, 2_500),
+    Job("fit", 500_000, 2_500),
     Job("fit", 5_000, 5_000),
     Job("fit", 1_000_000, 5_000),
 )
