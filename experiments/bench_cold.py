@@ -27,11 +27,11 @@ from dmodel.sweep import (
     sweep,
     totals,
 )
-from experiments import design_common as shared
 from experiments.bench_result import Result
 from experiments.bench_start import JAX, SHELL, seconds
 from experiments.bench_warm import CONTINUOUS, problem, random_plans, rates
 from experiments.bench_warm import seconds as step_seconds
+from experiments.counted import peak_memory
 from experiments.search_cases import Case, stated
 
 ROOT = Path(__file__).parents[1]
@@ -191,7 +191,7 @@ def speed() -> Speed:
         checked = exact(each, 5).evaluated
         times.append(time.perf_counter() - begun)
     return Speed(
-        count(p.space), *times[:2], count(larger.space), *times[2:], checked, shared.peak_memory()
+        count(p.space), *times[:2], count(larger.space), *times[2:], checked, peak_memory()
     )
 
 

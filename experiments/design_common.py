@@ -4,12 +4,8 @@ job, tables and figures."""
 from __future__ import annotations
 
 import argparse
-import re
-import resource
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -70,25 +66,6 @@ def machine(name: str, profile: str | None = None) -> Machine:
 def model(name: str, seq_len: int | None = None) -> Model:
     """A model by name."""
     return catalog.transformer(name, seq_len)
-
-
-def peak_memory() -> float:
-    """The most memory that this process ever held [byte].
-
-    Linux says so of the program that runs; what `getrusage` says there is at least what the process
-    held that started it.
-    """
-    told = Path("/proc/self/status")
-    found = (
-        re.search(r"VmHWM:\s+(\d+) kB", told.read_text(encoding="ascii", errors="replace"))
-        if told.exists()
-        else None
-    )
-    if found:
-        return 1024.0 * float(found[1])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-        1.0 if sys.platform == "darwin" else 1024.0
-    )
 
 
 class Clock:

@@ -22,6 +22,7 @@ from dmodel.records import leaf
 from dmodel.report import style
 from dmodel.resolve import resolve
 from experiments import design_common as shared
+from experiments.counted import peak_memory
 from experiments.study import run as run_study
 from experiments.study import say
 
@@ -118,7 +119,7 @@ def line_of(space: str, devices: int, at: shared.Machine) -> dict[str, Any]:
         "usual_s": reference,
         "usual": words,
         "faster_than_usual": reference / float(best.step_time_s) - 1.0,
-        "peak_memory_gib": shared.peak_memory() / 2**30,
+        "peak_memory_gib": peak_memory() / 2**30,
     }
 
 

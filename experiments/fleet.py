@@ -9,7 +9,6 @@ held.
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -38,8 +37,6 @@ RELEASES, DAYS = 10, 300
 CHUNK = 1 << 17
 """Rows that are written at once."""
 
-GIB = 2**30
-
 
 class Job(NamedTuple):
     """A command on a table of so many rows and configurations."""
@@ -52,6 +49,8 @@ class Job(NamedTuple):
 JOBS = (
     Job("evaluate", 1_800, 1_800),
     Job("evaluate", 1_000_000, 1_800),
+    Job("fit", 2_500, 2_500),
+    Job("fit", 500_000, 2_500),
     Job("fit", 5_000, 5_000),
     Job("fit", 1_000_000, 5_000),
 )
@@ -119,7 +118,7 @@ def measured(job: Job, folder: Path) -> study.Line:
     if not table.exists():
         write_rows(table, job.rows, job.configurations)
     words = [job.command, str(table), "--json", *(["--out", str(out)] * (job.command == "fit"))]
-    code = "import sys; sys.argv[0] = 'dmodel'; from experiments.fleet import child; child()"
+    code = "import sys; sys.argv[0] = 'dmodel'; from experiments.counted import child; child()"
     done = subprocess.run(
         [sys.executable, "-c", code, *words],
         cwd=Path(__file__).parents[1],
@@ -138,20 +137,6 @@ def measured(job: Job, folder: Path) -> study.Line:
         "cpu_s": told["cpu_s"],
         "peak_gib": told["peak_gib"],
     }
-
-
-def child() -> None:
-    """Run the command of this process, then tell its processor time and peak on standard error."""
-    from dmodel.cli import main
-
-    try:
-        main()
-    except SystemExit as end:
-        if end.code:
-            raise
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    told = {"cpu_s": used.ru_utime + used.ru_stime, "peak_gib": used.ru_maxrss * 1024 / GIB}
-    sys.stderr.write("\n" + json.dumps(told) + "\n")
 
 
 def main() -> None:

@@ -5,8 +5,9 @@ eight workers whose blocks only wait are busy 90 % of the time.
 
 A Monte Carlo sweep (Llama 3 8B on 64 H100, torchtitan, plans of its space × draws of the
 coefficients) by each; parts are kept in a folder, programs are compiled before the clock starts.
-Prints evaluations a second, the share of the time for which workers are busy, and the sizes of the
-parts. `python -m experiments.sweep_scaling [--evaluations N] [--workers N] [--quick] [--json]
+Prints evaluations a second, the share of the time for which workers are busy, the sizes of the
+parts, and what 10^12 evaluations would take at that rate of a core.
+`python -m experiments.sweep_scaling [--evaluations N] [--workers N] [--quick] [--json]
 [--out DIR]`.
 """
 
@@ -42,6 +43,13 @@ FITTING = 0.5
 
 PAIRS = 3_000_000
 """Evaluations of a block, about ten seconds of a core [count]."""
+
+PLANNED, CORES = 1e12, 1000
+"""Evaluations of a sweep that is planned, and cores for it [count]."""
+
+DOLLARS = {"on_demand": 0.34 / 8.0, "spot": 0.18 / 8.0}
+"""Price of a virtual core and hour [$]: c5.2xlarge, which has eight, in the example of Amazon EC2
+Auto Scaling's guide, "weights spot price per unit hour" (read on 29 November 2026)."""
 
 WAITING, BLOCKS, WAIT_S = 8, 10, 2.0
 """Workers of the run whose blocks wait, blocks for each, and how long each waits [s]."""
@@ -98,6 +106,20 @@ def timed(name: str, sweep: Sweep, workers: int, executor: Executor) -> tuple[Li
     return line, found
 
 
+def planned(known: Line) -> Line:
+    """What `PLANNED` evaluations take at the rate of a line: hours, money and bytes of parts."""
+    hours = PLANNED / known["per_processor_second"] / 3600.0
+    parts_of = PLANNED / known["evaluations"] * known["blocks"]
+    return {
+        "by": f"{PLANNED:.0e} evaluations, at {known['per_processor_second']:,.0f}/s of a core",
+        "core_hours": hours,
+        f"minutes_of_{CORES}_cores": 60.0 * hours / CORES,
+        **{f"dollars_{name}": price * hours for name, price in DOLLARS.items()},
+        "parts": parts_of,
+        "gigabytes_of_parts": parts_of * known["kilobytes_of_a_part"] / 1e6,
+    }
+
+
 def draw(lines: list[Line]) -> Figure:
     """Evaluations a second of threads and of processes."""
     figure = style.new_figure(5.0, 2.4)
@@ -124,7 +146,7 @@ def main() -> None:
         other, found = timed(f"{n} processes", sweep, n, executor)
     other["over_threads"] = other["per_second"] / one["per_second"]
     other["same_bits"] = repr(usual._replace(sweep=sweep)) == repr(found._replace(sweep=sweep))
-    lines += [one, other]
+    lines += [one, other, planned(one)]
     deliver("sweep_scaling", lines, draw(lines), options, digits=".4g")
 
 

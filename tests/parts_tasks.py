@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dmodel.errors import InputError
 from dmodel.parts import Block, Folder, opened, parts
 
 
@@ -47,13 +48,29 @@ def sum_of(found: list) -> str:
     return whole.hexdigest()
 
 
+def kept(place: Path, said: list[str] | None = None) -> Folder:
+    """A folder of parts, whose words stand in a list."""
+    return Folder(Path(place), (said if said is not None else []).append)
+
+
+def numbers(log: Path) -> list[int]:
+    """Blocks that were begun, by a log."""
+    return [int(line) for line in Path(log).read_text(encoding="utf-8").split()]
+
+
 def main() -> None:
-    """Compute blocks in processes: FOLDER LOG COUNT SECONDS WORKERS; print their sum."""
+    """Compute blocks by processes, or by a cluster: FOLDER LOG COUNT SECONDS WORKERS|ADDRESS; print
+    their sum."""
     folder, log, count, seconds, workers = sys.argv[1:]
     say = lambda words: print(words, file=sys.stderr)  # noqa: E731
-    with opened(int(workers)) as executor:
-        every = blocks(int(count), float(seconds), log)
-        print(sum_of(list(parts(every, executor, Folder(Path(folder), say)))))
+    how = {"workers": int(workers)} if workers.isdecimal() else {"cluster": workers}
+    try:
+        with opened(**how) as executor:
+            every = blocks(int(count), float(seconds), log)
+            print(sum_of(list(parts(every, executor, Folder(Path(folder), say)))))
+    except InputError as error:
+        say(error)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -510,6 +510,23 @@ def test_starts_agree_that_end_as_near_to_the_best_as_is_asked():
     assert [len(fit._apart(ends, same)) for same in (0.15, 0.5)] == [3, 2]
 
 
+def test_places_as_good_as_each_other_are_enough_of_many_rows_alone(monkeypatch):
+    groups, prior, data = small_problem()
+    enough = []
+
+    def ends(loss, starts, **options):
+        found = [descent.End(p, 0.4 * i) for i, p in enumerate(starts)]
+        enough.append((options["enough"](found[:2]), options["enough"](found[::2])))
+        return found[:1]
+
+    monkeypatch.setattr(fit, "descents", ends)
+    for many in (len(data.weight), len(data.weight) + 1):
+        monkeypatch.setattr(fit, "MANY", many)
+        how = {"seed": 0, "starts": 2, "polish": 1, "progress": lambda done, loss: None}
+        fit.optimize(prior.replace(fresh=False, mixing=None), data, groups, **how)
+    assert enough == [(True, False), (False, False)]
+
+
 def test_of_many_rows_two_starts_that_agree_are_enough(cases, profile, monkeypatch):
     """By the curvature of the rows, which L-BFGS is told, and at a loss that no start without it
     ends below."""

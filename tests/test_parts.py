@@ -16,18 +16,10 @@ import numpy as np
 import pytest
 
 from dmodel.errors import InputError
-from dmodel.parts import Block, Folder, Processes, opened, parts
-from tests.parts_tasks import blocks, dying, failing, sum_of, waiting
+from dmodel.parts import Block, Processes, opened, parts
+from tests.parts_tasks import blocks, dying, failing, kept, numbers, sum_of, waiting
 
 ROOT = Path(__file__).parents[1]
-
-
-def kept(place, said=None):
-    return Folder(Path(place), (said if said is not None else []).append)
-
-
-def numbers(path):
-    return [int(line) for line in Path(path).read_text().split()]
 
 
 @pytest.fixture(scope="module")
@@ -226,39 +218,6 @@ def test_fifty_deaths_of_workers_change_nothing(tmp_path):
 @pytest.mark.slow
 def test_fifty_deaths_of_runs_change_nothing(tmp_path):
     assert check_killed_driver(tmp_path, 1500, 0.2, 50) == 50
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """A scheduler of Dask on loopback, and two workers in processes of their own."""
-    pytest.importorskip("distributed")
-    from distributed import LocalCluster
-
-    with LocalCluster(
-        n_workers=2,
-        threads_per_worker=1,
-        host="127.0.0.1",
-        dashboard_address=None,
-        silence_logs=50,
-    ) as found:
-        yield found.scheduler_address
-
-
-def test_a_cluster_gives_the_same_bits(tmp_path, usual, cluster):
-    assert cluster.startswith("tcp://127.0.0.1:")
-    log = tmp_path / "log"
-    with opened(cluster=cluster) as executor:
-        found = list(parts(blocks(12, log=str(log)), executor, kept(tmp_path / "parts")))
-    assert sum_of(found) == usual and sorted(numbers(log)) == list(range(12))
-
-
-def test_a_scheduler_that_does_not_answer_is_told(monkeypatch):
-    monkeypatch.setattr("dmodel.parts.workers.TIMEOUT_S", 0.5)
-    with (
-        pytest.raises(InputError, match="no scheduler answers"),
-        opened(cluster="tcp://127.0.0.1:1"),
-    ):
-        pass
 
 
 def test_processes_have_one_thread_each():

@@ -21,12 +21,16 @@ from typing import NamedTuple
 from dmodel.errors import InputError
 from dmodel.parts.block import Block, Part, computed, sources
 from dmodel.parts.files import Folder
+from dmodel.parts.workers import connection
 
 AHEAD = 4
 """Blocks in flight for each worker: enough that none waits for the next one [count]."""
 
 UNKNOWN = 64
 """Workers of an executor that does not say how many it has [count]."""
+
+LOOK_S = 2.0
+"""Time between two looks whether a cluster is still there, while no block is done [s]."""
 
 
 class State(NamedTuple):
@@ -84,7 +88,7 @@ def parts(
       progress: called when a part is there.
 
     Raises:
-      InputError: a worker of the executor died, or runs other sources.
+      InputError: a worker of the executor died, or runs other sources; or its cluster is gone.
     """
     if executor is None:
         with ThreadPoolExecutor(os.cpu_count() or 1) as own:
@@ -108,7 +112,9 @@ class _Run:
         progress: Progress | None,
     ) -> None:
         self.blocks, self.executor, self.folder = blocks, executor, folder
-        self.progress, self.most = progress, AHEAD * workers_of(executor)
+        self.progress, self.connection = progress, connection(executor)
+        with self._clear():
+            self.most = AHEAD * workers_of(executor)
         self.flying: deque[tuple[Block, Future[Part]]] = deque()
         self.waiting: dict[Future[Part], Block] = {}
         self.begun = time.monotonic()
@@ -122,7 +128,7 @@ class _Run:
                 self._collect(0.0)
                 self._fill()
             if self.waiting:
-                self._collect(None)
+                self._collect(LOOK_S)
 
     def give_up(self) -> None:
         """Let go of what has not begun."""
@@ -148,22 +154,55 @@ class _Run:
             there.set_result(kept)
             self._count(block, found=1)
             return there
-        with _clear():
+        with self._clear():
             future = self.executor.submit(
                 computed, block.function, block.arguments, sources(block.function)
             )
         self.waiting[future] = block
         return future
 
-    def _collect(self, seconds: float | None) -> None:
-        """Keep what is done; wait for the first where nothing is."""
-        for future in wait(self.waiting, seconds, FIRST_COMPLETED).done:
-            block = self.waiting.pop(future)
-            with _clear():
-                part = future.result()
+    def _collect(self, seconds: float) -> None:
+        """Keep what is done; wait for the first at most so long where nothing is.
+
+        Raises:
+          InputError: a worker died, or the cluster is gone; what else was done is kept.
+        """
+        done = wait(self.waiting, seconds, FIRST_COMPLETED).done
+        failed = [future for future in done if future.cancelled() or future.exception()]
+        for future in done - set(failed):
+            block, part = self.waiting.pop(future), future.result()
             if self.folder is not None:
                 self.folder.write(block.name, part)
             self._count(block, found=0)
+        with self._clear():
+            for future in failed:
+                future.result()
+        if not done and self._lost():  # an answer that was on its way when it went never comes
+            raise InputError(GONE)
+
+    def _lost(self) -> bool:
+        """Whether the cluster is gone, or one that came in its place."""
+        return self.connection is not None and connection(self.executor) is not self.connection
+
+    @contextmanager
+    def _clear(self) -> Iterator[None]:
+        """A dead worker, or a cluster that went away, as a user's mistake.
+
+        Raises:
+          InputError: it is one of the two.
+        """
+        try:
+            yield
+        except Exception as error:
+            name, package = type(error).__name__, type(error).__module__.partition(".")[0]
+            dask = package == "distributed"  # need not be installed
+            if name == "KilledWorker" or isinstance(error, BrokenExecutor):
+                raise InputError(DIED) from error
+            if isinstance(error, CancelledError):
+                raise InputError(DIED if self.connection is None else GONE) from error
+            if dask or self._lost():
+                raise InputError(GONE) from error
+            raise
 
     def _count(self, block: Block, found: int) -> None:
         old = self.state
@@ -183,19 +222,8 @@ DIED = (
     "parts is given: ask again with fewer workers or more memory"
 )
 
-
-@contextmanager
-def _clear() -> Iterator[None]:
-    """A dead worker as a user's mistake.
-
-    Raises:
-      InputError: it died, or its cluster went away.
-    """
-    try:
-        yield
-    except (BrokenExecutor, CancelledError) as error:
-        raise InputError(DIED) from error
-    except Exception as error:
-        if type(error).__name__ != "KilledWorker":  # Dask's, which need not be installed
-            raise
-        raise InputError(DIED) from error
+GONE = (
+    "the cluster is gone: its scheduler ended (killed, or out of memory) or cannot be reached; "
+    "what was done is kept where a folder of parts is given: start a scheduler and workers, "
+    "and ask again"
+)

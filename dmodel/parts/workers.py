@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import threading
@@ -159,6 +160,13 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
+def connection(executor: Executor) -> object | None:
+    """By what an executor of Dask speaks with its scheduler: another one after each loss of it,
+    None while it is lost, and for all other executors."""
+    client = getattr(executor, "_client", None)
+    return client.scheduler_comm if client is not None and client.status == "running" else None
+
+
 TIMEOUT_S = 20.0
 """How long a scheduler may take to answer [s]."""
 
@@ -205,9 +213,26 @@ def _client(address: str) -> Iterator[Any]:
             f"cluster {address}: no scheduler answers ({error}); start one (`dask scheduler --host "
             "127.0.0.1`) and give its address, such as tcp://127.0.0.1:8786"
         ) from error
-    with client:
+    with _silent(), client:
         if not client.nthreads():
             raise InputError(
                 f"cluster {address}: it has no workers; start some (`dask worker {address}`)"
             )
         yield client
+
+
+TELLING = ("distributed", "distributed.client", "tornado.application")
+"""Loggers by which Dask tells, with tracebacks, of a scheduler that is gone."""
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep Dask from telling what who waits for its answers tells in a line."""
+    before = {name: logging.getLogger(name).level for name in TELLING}
+    for name in TELLING:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
