@@ -26,7 +26,7 @@ def machine(
     """
     name = question.system or str(values.get("system", ""))
     said.extend(_notes(question, chip, name))
-    base = _looked_up(chip, name, None, question.precision, question.system != "", edition())
+    base = _looked_up(chip, name, None, question.precision, edition())
     host = values.get("accel_per_node", question.number("accel_per_node"))
     if question.system:
         size = question.number("domain_size") or _of_a_host(host, base)
@@ -34,7 +34,7 @@ def machine(
         size, text = _domain(question, host, base)
         said.extend([Assumption(text, about=("domain_size",))] if text else [])
     if size is not None:
-        base = _looked_up(chip, name, size, question.precision, False, edition())
+        base = _looked_up(chip, name, size, question.precision, edition())
     return changed(base, question.settings, name)
 
 
@@ -74,7 +74,7 @@ def _domain(question: Question, host: float | None, base: Cluster) -> tuple[floa
 
 @lru_cache(maxsize=4096)
 def _looked_up(
-    chip: str, name: str, domain_size: float | None, precision: str, whole: bool, edition: int
+    chip: str, name: str, domain_size: float | None, precision: str, edition: int
 ) -> Cluster:
-    """A system of the catalog in its state of an edition; whole: with all levels of its network."""
-    return system_for(chip, name, domain_size, precision, whole=whole)
+    """A system of the catalog in its state of an edition."""
+    return system_for(chip, name, domain_size, precision)

@@ -455,6 +455,22 @@ def test_domain_size_replaces_the_inner_size_only():
 
 
 @pytest.mark.parametrize(
+    ("chips", "sizes", "rates"),
+    [
+        (4, [4, 64, math.inf], [450e9, 225e9, 50e9]),
+        (16, [16, 16, math.inf], [450e9, 225e9, 50e9]),
+        (256, [256, math.inf], [450e9, 50e9]),
+    ],
+)
+def test_a_domain_leaves_the_levels_beyond_it(chips, sizes, rates):
+    """H100-Superpod: domains of 8 devices, 32 of them behind NVLink switches, any number of
+    those."""
+    network = catalog.system_for("H100-80GB", "H100-Superpod", chips).network
+    assert network.size.tolist() == sizes and network.bytes_per_s.tolist() == rates
+    assert network.n_levels == len(network.latency_s) == len(network.torus_axes) == len(sizes)
+
+
+@pytest.mark.parametrize(
     ("accelerator", "chips", "share", "axes"),
     [
         ("TPU-v6e", 256, 1.0, 2.0),  # the pod, both axes of 16 closed

@@ -143,11 +143,8 @@ def system_for(
     name: str = "",
     domain_size: float | None = None,
     precision: str = "bf16",
-    *,
-    whole: bool = False,
 ) -> Cluster:
-    """Build the system that a configuration ran on; two levels unless `whole`, so that the systems
-    of many rows stack.
+    """Build the system that a configuration ran on.
 
     Args:
       accelerator: name of the chip ("A100-80GB", "TPU-v5p"), in place of the system's own.
@@ -156,25 +153,34 @@ def system_for(
         that. Of a torus a power of two below its pod is a slice, whose axes may be open
         (`topology.slices`).
       precision: as in `chip`.
-      whole: with all levels of the network.
 
     Raises:
       InputError: unknown accelerator or system, a precision that the chip lacks, or a domain size
         below 1.
     """
-    import numpy as np
-
     from dmodel.topology import slices
 
     base = system(name or default_system(accelerator), precision, accelerator)
-    if whole:
-        return base
     chips = _domain(domain_size, float(base.network.size[0]))  # type: ignore[index]
     pod = float(base.network.size[0])  # type: ignore[index]
     axes = int(base.network.torus_axes[0])  # type: ignore[index]
     if axes > 1 and chips < pod and math.log2(chips).is_integer():
         return slices(base, _shape(int(math.log2(chips)), axes))
-    return base.replace(network=base.network.replace(size=np.array([chips, math.inf])))
+    return base.replace(network=_with_domain(base.network, chips))
+
+
+def _with_domain(network: Network, chips: float) -> Network:
+    """A network whose innermost domains have so many devices; levels that this domain holds whole
+    are gone."""
+    import jax
+    import numpy as np
+
+    size = np.asarray(network.size, float)
+    reach = np.cumprod(size)
+    kept = np.concatenate([[0], 1 + np.flatnonzero(reach[1:] > chips)])
+    reach = np.concatenate([[1.0, chips], reach[kept[1:]]])
+    rest: Network = jax.tree.map(lambda leaf: np.asarray(leaf)[kept], network)
+    return rest.replace(size=reach[1:] / reach[:-1])
 
 
 LARGEST_HOST = 16.0
