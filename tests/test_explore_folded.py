@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dmodel.explore import page
 from dmodel.explore.folded import beside, closest, folded
-from dmodel.explore.structures import offered
+from dmodel.explore.programs import program
+from dmodel.explore.structures import Programs, offered
 from tests.explored import BUNDLE, texts
 from tests.javascript import needs_node, outputs, run
 
@@ -72,3 +75,19 @@ def test_a_structure_is_written_beside_one_like_it():
 
 def test_what_nothing_shares_stays_as_it_is():
     assert beside("y[0]=x[1];y[1]=x[0];", "const a=1,b=2;") == "y[0]=x[1];y[1]=x[0];"
+
+
+def test_programs_are_written_by_an_executor_and_kept(monkeypatch, tmp_path):
+    """Each missing structure once, in the order of the page; none the next time."""
+    monkeypatch.setenv("DMODEL_CACHE", str(tmp_path))
+    one = program(lambda x: {"y": x + 1.0}, np.float64(1.0), names={"x": 1.0})
+    monkeypatch.setattr(page, "programs", lambda model, levels: Programs(one, one))
+    names, told = [*offered()], []
+    assert page.missing() == names
+    with ThreadPoolExecutor(2) as executor:
+        made = page._all_programs(told.append, executor)
+    assert [*made] == names and made[names[0]]["evaluated"] == one._asdict()
+    assert len(told) == len(names) and told[0].endswith(f"{names[0]} (1 of {len(names)})")
+    told.clear()
+    assert page.missing() == [] == told
+    assert json.dumps(page._all_programs(told.append, None)) == json.dumps(made)

@@ -84,11 +84,11 @@ def command(
 def _explorer(out: Path) -> list[Path]:
     """The explorer with the fitted profile, where its programs are kept; else how to write it."""
     from calibration.traces.neighbours import compact
-    from dmodel.explore.page import is_at_hand, page
+    from dmodel.explore.page import missing, page
     from dmodel.profiles import load
 
     profile, path = out / "profile.json", out / "explorer.html"
-    if not is_at_hand():
+    if missing():
         say(f"for a page to explore: dmodel explore --profile {profile} (a minute or two, once)")
         return []
     path.write_text(page(load(str(profile)), published=compact()), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -20,14 +21,17 @@ def command(
 ) -> None:
     """Write the model as an interactive web page that needs no server.
 
-    The first page takes a minute or two; the generated JavaScript is cached.
+    The first page takes a minute or two of all cores; the generated JavaScript is cached.
     """
     from calibration.traces.neighbours import compact
     from dmodel.errors import InputError
-    from dmodel.explore.page import page
+    from dmodel.explore.page import missing, page
+    from dmodel.parts import opened
     from dmodel.profiles import load
 
-    text = page(load(profile), say, compact())
+    processes = min(len(missing()), os.cpu_count() or 1)
+    with opened(processes if processes > 1 else None) as executor:
+        text = page(load(profile), say, compact(), executor)
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable
+from concurrent.futures import Executor
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from dmodel.explore import limits
 from dmodel.explore.data import document
 from dmodel.explore.folded import beside, closest, folded
 from dmodel.explore.intervals import intervals, packed
-from dmodel.explore.structures import Offered, offered, programs
+from dmodel.explore.structures import offered, programs
 from dmodel.footprint import LEAST, SPREAD
 from dmodel.profiles import Profile
 from dmodel.profiles.record import VARIANTS
@@ -37,14 +38,16 @@ def page(
     profile: Profile,
     tell: Callable[[str], None] = lambda _: None,
     published: Document | None = None,
+    executor: Executor | None = None,
 ) -> str:
     """The text of the page.
 
     Args:
       profile: whose coefficients it has. tell: takes a line for each structure that is written.
-      published: rows that others measured (`calibration.traces.neighbours.compact`).
+      published: rows that others measured (`calibration.traces.neighbours.compact`). executor:
+        writes programs that are not kept; None = this process, one by one.
     """
-    scripts = {name: _script(name, _programs(name, of, tell)) for name, of in offered().items()}
+    scripts = {name: _script(name, made) for name, made in _all_programs(tell, executor).items()}
     for kind, one in limits.programs().items():
         scripts[f"limits {kind}"] = _script(f"limits {kind}", {"evaluated": one._asdict()})
     own = profile_document(profile)
@@ -59,9 +62,9 @@ def page(
     return written(given, f"{profile.name} ({given['id']})")
 
 
-def is_at_hand() -> bool:
-    """Whether the programs of all structures are kept, so that a page takes seconds."""
-    return all(_kept(name)[2] is not None for name in offered())
+def missing() -> list[str]:
+    """Structures whose programs are not kept: each takes seconds to write."""
+    return [name for name in offered() if _kept(name)[2] is None]
 
 
 def _kept(name: str) -> tuple[Path | None, str | None, entries.Entry | None]:
@@ -76,12 +79,22 @@ def identity(profile: Document) -> str:
     return hashlib.sha256(json.dumps(profile, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _programs(name: str, of: Offered, tell: Callable[[str], None]) -> Document:
+def _all_programs(tell: Callable[[str], None], executor: Executor | None) -> dict[str, Document]:
+    """Programs of all structures; those that are not kept by an executor."""
+    wanted, found = missing(), {}
+    each = executor.map(_programs, wanted) if executor else map(_programs, wanted)
+    for i, name in enumerate(wanted, 1):
+        tell(f"writing the programs of {name} ({i} of {len(wanted)})")
+        found[name] = next(each)
+    return {name: found.get(name) or _programs(name) for name in offered()}
+
+
+def _programs(name: str) -> Document:
     """Programs of a structure as plain data, kept for the next time."""
     place, key, known = _kept(name)
     if known is not None:
         return json.loads(known.content)
-    tell(f"writing the programs of {name}")
+    of = offered()[name]
     both = programs(transformer(of.model), levels=of.levels)
     made = {key: one._asdict() for key, one in both._asdict().items()}
     if place and key:
