@@ -12,7 +12,7 @@ from dmodel import catalog, coefficients
 from dmodel.codesign import Limits, question
 from experiments import blackbox
 from experiments.codesign_box import CHOICES, Box
-from experiments.design_common import peak_memory
+from experiments.counted import peak_memory
 
 ROOT = Path(__file__).parents[1]
 
@@ -81,7 +81,7 @@ def test_the_memory_of_a_program_is_not_that_of_who_started_it():
     filled = np.ones(2**26)
     code = [
         "import numpy",
-        "from experiments.design_common import peak_memory as most",
+        "from experiments.counted import peak_memory as most",
         "print(most(), numpy.ones(2**25)[0], most())",
     ]
     done = subprocess.run(

@@ -16,6 +16,7 @@ from dmodel.profiles import names as profiles
 
 CHIPS = {
     "volta": ("v100",),
+    "turing": ("t4",),
     "ampere": ("a100", "a800", "a10", "a30", "a40", "rtx-a", "rtx-3"),
     "hopper": ("h100", "h200", "h800", "h20", "gh200"),
     "ada": ("l40", "l4", "rtx-4", "rtx-6"),

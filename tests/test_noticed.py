@@ -98,6 +98,11 @@ def test_milliseconds_beside_a_right_throughput_are_said(tmp_path, known, quick,
     assert f"and {len(d['implausible']) - 10} rows more" in result.stderr
 
 
+def _but(beginning: str, texts: list[str]) -> list[str]:
+    """Texts without those of a beginning, sorted."""
+    return sorted(text for text in texts if not text.startswith(beginning))
+
+
 @pytest.mark.parametrize("command", ["fit", "evaluate"])
 def test_assumptions_are_counted_and_whole_in_the_document(tmp_path, quick, command):
     path = table(tmp_path, *SHAPES, {"global_batch": "256", "recompute": ""})
@@ -116,7 +121,13 @@ def test_assumptions_are_counted_and_whole_in_the_document(tmp_path, quick, comm
         line: sorted(d["assumption"] for d in found if line in d["lines"][str(path)])
         for line in by_row
     }
-    assert again == {line: sorted(texts) for line, texts in by_row.items()}
+    # what a run recomputes is predicted at a stack's own memory, and fitted at the least of any
+    open_ = "recompute blank: none, the least"
+    assert [sum(text.startswith(open_) for text in texts) for texts in again.values()] == [
+        0
+    ] * 4 + [1]
+    for line, texts in by_row.items():
+        assert _but(open_, again[line]) == _but(open_, texts)
     said = [line for line in result.stderr.splitlines() if line.startswith("assumed")]
     assert said[0] == f"assumed for 5 of 5 rows: {found[0]['assumption']}" and len(said) == 9
     assert said[-1] == f"assumed: and {len(found) - 8} more: see --json, assumptions"
@@ -241,7 +252,7 @@ def test_rows_of_the_table_are_known_by_their_fingerprints_alone(known):
     assert (
         not written_otherwise(cases, base.fitted_rows).any() and not maybe_fitted(cases, base).any()
     )
-    assert [p.line for p in repeated(cases)] == [425]
+    assert not repeated(cases)
 
 
 def test_a_profile_of_other_rows_says_that_it_cannot_tell(tmp_path):

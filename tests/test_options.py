@@ -90,6 +90,8 @@ CASES = {
     | {
         "--loss": Case("--loss 2.2"),
         "--explain": Case("--explain matmul"),
+        "--emit": Case("--emit megatron"),
+        "--emit-out": Case("--emit-out x.args", "--emit megatron"),
         "--peak": Case("--peak 400"),
         "--anyway": Case("--anyway", ODD),
         "--against": Case("--against tp=2"),

@@ -368,18 +368,8 @@ def show_rows(d: Document) -> None:
     """The document of some predicted rows for people."""
     rows = [_cells(row) for row in d["rows"][:SHOWN]]
     header = (
-        "line",
-        "model",
-        "accelerator",
-        "devices",
-        "measured",
-        "predicted",
-        "± (90 %)",
-        "error",
-        "MFU",
-        "headroom",
-        "profile",
-        "flag",
+        *("line", "model", "accelerator", "devices", "measured", "predicted", "± (90 %)"),
+        *("error", "MFU", "headroom", "profile", "flag"),
     )
     show_table(
         f"{d['file']}: {d['rows_used']} rows",
