@@ -23,7 +23,6 @@ from dmodel.errors import InputError
 ROOT = Path(__file__).parents[1]
 STEPS, ANALYSIS, MEMORY = "products and collectives: ", "cost analysis: ", "memory: "
 QUICK = (
-    STEPS + "data 2 · fsdp 4",
     STEPS + "fsdp 2 · tensor 2 · context 2",
     STEPS + "fsdp 2 · expert 2 · tensor 2",
     STEPS + "pipeline 2 · data 2 · tensor 2",
@@ -80,7 +79,7 @@ def check(found: dict, memory_target: float = 0.15) -> None:
 
 
 def test_the_model_counts_what_xla_does(quick):
-    assert len(quick["cases"]) >= 4 and len(quick["memory"]) >= 4 and quick["cost_analysis"]
+    assert len(quick["cases"]) >= 3 and len(quick["memory"]) >= 4 and quick["cost_analysis"]
     check(quick)
 
 

@@ -177,7 +177,7 @@ class Halves(NamedTuple):
     before: np.ndarray
 
 
-ENOUGH = 192
+ENOUGH = 128
 """Rows from which coefficients are recovered, about: a fit costs what its longest table costs."""
 
 
