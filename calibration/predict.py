@@ -16,7 +16,6 @@ from dmodel.coefficients import Coefficients, from_unconstrained
 from dmodel.cost.memory import out_of_memory_probability
 from dmodel.errors import InputError
 from dmodel.footprint import Footprint, whole
-from dmodel.left_blank import RuleOfRecompute, never_recompute
 from dmodel.prediction import NONE
 from dmodel.profiles import Profile, nearest
 from dmodel.profiles.record import Fitted
@@ -237,12 +236,9 @@ def as_asked(table: TraceTable, cases: Cases, profile: Profile | None) -> Cases:
     risk, by what the profile of each row says that its stack holds."""
     if not any("recompute blank" in text for row in cases.labels.assumptions for text in row):
         return cases
-    rules: list[RuleOfRecompute] = [never_recompute] * len(cases)
-    for group in groups_of(cases, assign(cases, profile)[0]):
-        rule = where_blank(group.profile, group.stack)
-        for row in group.rows:
-            rules[row] = rule
-    return to_cases(table, rules)
+    groups = groups_of(cases, assign(cases, profile)[0])
+    rules = {i: where_blank(group.profile, group.stack) for group in groups for i in group.rows}
+    return to_cases(table, [rules[i] for i in range(len(cases))])
 
 
 def predict(cases: Cases, profile: Profile | None = None) -> Predictions:

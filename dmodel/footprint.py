@@ -7,7 +7,6 @@ before any measurement.
 
 from __future__ import annotations
 
-import math
 from statistics import NormalDist
 
 import jax
@@ -152,7 +151,7 @@ def from_unconstrained(z: Array) -> Footprint:
     return Footprint(**rows)
 
 
-def share_at_risk(risk: float, spread: float) -> float:
+def share_at_risk(risk: float, spread: Array) -> Array:
     """Share of a device's memory that a plan may need at a probability that it is not enough [1]:
     `exp(spread Φ⁻¹(risk))`, the inverse of `cost.memory.out_of_memory_probability`.
 
@@ -162,4 +161,4 @@ def share_at_risk(risk: float, spread: float) -> float:
     >>> f"{share_at_risk(0.1, 0.1):.3f} {share_at_risk(0.5, 0.1):.3f}"
     '0.880 1.000'
     """
-    return math.exp(spread * NormalDist().inv_cdf(risk))
+    return np.exp(np.asarray(spread) * NormalDist().inv_cdf(risk))

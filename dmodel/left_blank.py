@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+import jax
 import numpy as np
 
 from dmodel.cost.memory import out_of_memory_probability
@@ -36,9 +37,6 @@ class Chosen(NamedTuple):
 RuleOfRecompute = Callable[[OfCases], Chosen]
 """Rule for an open `recompute`: from cases with none."""
 
-Rules = RuleOfRecompute | Sequence[RuleOfRecompute]
-"""One rule for all cases, or one for each."""
-
 
 class Least(NamedTuple):
     """The least recomputation whose memory fits the device.
@@ -46,11 +44,11 @@ class Least(NamedTuple):
     Attributes:
       footprint: what the software holds. spread: standard deviation of the logarithm of the need;
         0 = nothing is said of a risk. risk: probability that memory is not enough that is
-        accepted [1].
+        accepted [1]. The first two are of all cases, or one of each, `[n]`.
     """
 
     footprint: Footprint = LEAST
-    spread: float = 0.0
+    spread: Array = 0.0
     risk: float = 0.5
 
     def __call__(self, cases: OfCases) -> Chosen:
@@ -68,11 +66,8 @@ class Least(NamedTuple):
         share = np.clip(none / np.maximum(none - full, 1.0), 0.0, 1.0)
         fits = (none <= 0.0) | (selective <= 0.0)
         only_core = (none > 0.0) & (selective <= 0.0)
-        needed = self._needed(cases, ones, zeros)
-        why = [
-            self._why(float(x), float(y))
-            for x, y in zip(np.where(fits, 0.0, full), needed / size, strict=True)
-        ]
+        of = np.where(fits, 0.0, full), (full + room) / size, self.spread
+        why = [self._why(*map(float, one)) for one in zip(*np.broadcast_arrays(*of), strict=True)]
         return Chosen(np.where(fits, 0.0, share), np.where(only_core, 1.0, 0.0), why)
 
     def _needed(self, cases: OfCases, layers: np.ndarray, attention: np.ndarray) -> np.ndarray:
@@ -82,20 +77,30 @@ class Least(NamedTuple):
         plan = cases.plan.having(recompute_layers=layers, recompute_attention=attention)
         return np.asarray(memory_use(cases.model, plan, footprint=self.footprint).total)
 
-    def _why(self, missing: float, needed: float) -> str:
+    def _why(self, missing: float, needed: float, spread: float) -> str:
         """What is said of a case.
 
         Args:
           missing: what it lacks with all layers done again [byte]. needed: what it needs then, of
-            what there is [1].
+            what there is [1]. spread: its own.
         """
-        if not self.spread:
+        if not spread:
             return "the least that fits"
         if missing <= 0.0:
             accepted = f"{100.0 * self.risk:.0f} %"
             return f"the least with a risk of {accepted} at most that memory is not enough"
-        risk = float(out_of_memory_probability(needed, 1.0, self.spread))
+        risk = float(out_of_memory_probability(needed, 1.0, spread))
         return f"even so the risk that memory is not enough is {100.0 * risk:.0f} %"
+
+
+Rules = RuleOfRecompute | Sequence[Least]
+"""One rule for all cases, or one for each, of the same risk."""
+
+
+def together(rules: Sequence[Least]) -> Least:
+    """The rules of some cases as one."""
+    footprint = jax.tree.map(lambda *each: np.array(each, float), *(r.footprint for r in rules))
+    return Least(footprint, np.array([r.spread for r in rules], float), rules[0].risk)
 
 
 cheapest_that_fits = Least()

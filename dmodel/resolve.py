@@ -19,7 +19,7 @@ from dmodel.catalog.facts import Fact
 from dmodel.catalog.loader import edition
 from dmodel.deciding import LEAVES, first_facts, software, usual_bytes
 from dmodel.errors import InputError
-from dmodel.left_blank import Chosen, RuleOfRecompute, Rules, cheapest_that_fits
+from dmodel.left_blank import Chosen, RuleOfRecompute, Rules, cheapest_that_fits, together
 from dmodel.machine import machine
 from dmodel.question import Assumption, Question, Said, degrees, words
 from dmodel.records import LEAVES as PLAN_LEAVES
@@ -314,19 +314,17 @@ def _fill_recompute(
     open_ = [i for i, part in enumerate(parts) if part.open_recompute]
     if not open_:
         return cases
-    each = [rule] * len(parts) if callable(rule) else rule
+    one = rule if callable(rule) else together([rule[i] for i in open_])
+    found = one(jax.tree.map(lambda leaf: leaf[..., open_], cases))
     new_layers = np.array(cases.plan.layout.recompute_layers)
     new_attention = np.array(cases.plan.layout.recompute_attention)
-    for one in {id(each[i]): each[i] for i in open_}.values():
-        rows = np.array([i for i in open_ if each[i] is one])
-        found = one(jax.tree.map(lambda leaf, rows=rows: leaf[..., rows], cases))
-        new_layers[rows], new_attention[rows] = found.layers, found.attention
-        _say_recompute(found, rows, said)
+    new_layers[open_], new_attention[open_] = found.layers, found.attention
+    _say_recompute(found, open_, said)
     plan = cases.plan.having(recompute_layers=new_layers, recompute_attention=new_attention)
     return cases.replace(plan=recomputation.offloading(again, cases.model, plan))
 
 
-def _say_recompute(found: Chosen, rows: np.ndarray, said: list[list[Assumption]]) -> None:
+def _say_recompute(found: Chosen, rows: Sequence[int], said: list[list[Assumption]]) -> None:
     """What a rule chose for some cases, and why."""
     words_of: dict[tuple[float, ...], str] = {
         (1.0, 0.0): "full",
