@@ -206,7 +206,7 @@ def usable(asked: Asked, risk: float = RISK) -> float:
     """
     if not 0.0 < risk <= 0.5:
         raise InputError(f"max_risk: expected a share above 0 and up to 0.5; got {risk!r}")
-    return share_at_risk(risk, asked.profile.footprint_for(asked.stack).spread)
+    return float(share_at_risk(risk, asked.profile.footprint_for(asked.stack).spread))
 
 
 def stated(asked: Asked, searched: Searched, **how: Any) -> Problem:
