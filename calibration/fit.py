@@ -143,11 +143,10 @@ MANY, OF_MANY = 1000, (0.02, 0.5, 1, 2)
 """From so many rows on a fit from a base is told the curvature of its rows, as L-BFGS alone comes
 to the end of its steps before it rests: of all 1,770 published rows the best of four starts ended
 at -4,716.8 after 400 steps each; with the curvature the first two rest at the same place, -4,717.9,
-after 110. In place of `SAME`, of it again, of `AGREE` and of `TOGETHER`: a start takes ten seconds
-and more. Of many stacks there are many places, which differ in a coefficient that rows hardly
-determine: of 2,500 synthetic configurations four of the first five starts ended within 0.10, in
-three places (-5,969.67, .58, .58, .57; the fifth 30 above). Places within 0.5, odds of 1.6 to 1,
-are as good as each other; in the best one of them only one of the first six starts ended."""
+after 110. The four numbers replace `SAME`, the distance from the least loss that is as good as it,
+`AGREE` and `TOGETHER`: a start takes ten seconds and more. Fits of many stacks have many optima
+that differ in a coefficient that rows hardly determine. Those within 0.5, odds of 1.6 to 1, are as
+good as each other."""
 
 
 def _likeliest(
