@@ -1,7 +1,7 @@
 """Do worker processes evaluate as fast as threads of one process?
 
 Claim: two worker processes evaluate as many plans a second as two threads of one process, and
-eight workers whose blocks only wait are busy 90 % of the time.
+twice as many as one; eight workers whose blocks only wait are busy 90 % of the time.
 
 A Monte Carlo sweep (Llama 3 8B on 64 H100, torchtitan, plans of its space × draws of the
 coefficients) by each; parts are kept in a folder, programs are compiled before the clock starts.
@@ -144,9 +144,13 @@ def main() -> None:
     with opened(n) as executor:
         assert executor is not None
         other, found = timed(f"{n} processes", sweep, n, executor)
+    with opened(1) as executor:
+        assert executor is not None
+        alone, _ = timed("1 worker", problem(sweep.size / n * FITTING), 1, executor)
     other["over_threads"] = other["per_second"] / one["per_second"]
+    other["over_one_times_workers"] = other["per_second"] / (n * alone["per_second"])
     other["same_bits"] = repr(usual._replace(sweep=sweep)) == repr(found._replace(sweep=sweep))
-    lines += [one, other, planned(one)]
+    lines += [one, alone, other, planned(one)]
     deliver("sweep_scaling", lines, draw(lines), options, digits=".4g")
 
 

@@ -188,6 +188,26 @@ def test_a_plan_beside_itself_is_as_likely_faster_as_not_and_a_free_one_is_cheap
     assert 0.0 <= half["probability_first_is_faster"] <= 1.0
 
 
+def test_a_second_plan_says_what_is_assumed_of_it_alone_or_that_it_is_the_first():
+    show = lambda text: (  # noqa: E731
+        CliRunner().invoke(app, f"predict {WORDS} --tp 2 --against {text}".split()).stdout
+    )
+    assert ask_against("tp=2")["against"]["same"] and "Both are the same run" in show("tp=2")
+    ruled = ask_against("stack=torchtitan")
+    own = set(ruled["against"]["assumptions"]) - set(ruled["assumptions"])
+    text = show("stack=torchtitan")
+    assert not ruled["against"]["same"] and "Both are the same run" not in text
+    assert bool(own) == ("Assumed of the second alone" in text) and own
+
+
+def test_a_difference_that_rounding_leaves_is_none():
+    from dmodel.cli.against import _row
+    from dmodel.cli.output import seconds
+
+    assert _row("x", 6.44, 6.44 - 3e-8, seconds)[-1] == seconds(0.0)
+    assert _row("x", 6.44, 6.43, seconds)[-1].startswith("−")
+
+
 def ask_against(text: str):
     words = f"predict {WORDS} --profile generic --tp 2 --against {text} --json"
     done = CliRunner().invoke(app, words.split())

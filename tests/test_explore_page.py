@@ -8,6 +8,7 @@ import random
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,18 @@ def at_random(rng: random.Random) -> dict[str, Any]:
         "global_batch": float(rng.choice([512, 1024, 2048])),
         "seq_len": float(rng.choice([2048, 8192])),
     }
+
+
+@needs_browser
+def test_the_study_of_speed_sees_every_drag(written, tmp_path):
+    asked = ["--quick", "--json", "--page", str(written), "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "experiments.explorer_speed", *asked]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)  # one loop a process
+    first, *drags = json.loads(done.stdout)["rows"]
+    assert first["count"] == 1 and 0 < first["median_ms"] < 60_000
+    assert len(drags) == 2
+    for each in drags:
+        assert 0 < each["count"] <= 20 and 0 < each["median_ms"] <= each["p95_ms"]
 
 
 @needs_browser

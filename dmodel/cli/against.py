@@ -119,22 +119,38 @@ def against(
     Args:
       other: what the second plan has otherwise, `name=value,…`. profile: as asked for.
     """
-    from dmodel.asked import ask, plan
+    from dmodel.asked import ask, laid
     from dmodel.cli.question import plan_document, short
-    from dmodel.prediction import answer
+    from dmodel.prediction import prediction
 
     beside = ask(second_question(asked.question, other), profile)
-    second, _ = plan(beside, {})
-    found = answer(beside, second)
+    found = prediction(beside, laid(beside, {}))
+    second = found.plan
     pair = (asked, first), (beside, second)
     return {
         **beside.document(),
         "plan": plan_document(second),
         "label": short(plan_document(second)),
-        **{name: found[name] for name in SAID if name in found},
+        **{name: found.document[name] for name in SAID if name in found.document},
+        "same": _same(*pair),
+        "assumptions": [str(each) for each in found.assumptions],
         "probability_first_is_faster": _chance(*pair, _worth(beside) / _worth(asked)),
         "probability_first_is_cheaper": _chance(*pair, _rent(beside) / _rent(asked)),
     }
+
+
+def _same(first: tuple[Asked, Plan], second: tuple[Asked, Plan]) -> bool:
+    """Whether both are one run of one profile."""
+    import jax
+    import numpy as np
+
+    both = [(asked.cluster, asked.model, plan) for asked, plan in (first, second)]
+    (one, its), (other, others) = (jax.tree.flatten(records) for records in both)
+    return (
+        its == others
+        and _drawn_from(first[0]) == _drawn_from(second[0])
+        and all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    )
 
 
 def _worth(asked: Asked) -> float:
@@ -196,9 +212,17 @@ def show_against(d: Document) -> None:
         if chance is not None:
             says = f"{percent(chance, 0)} that the first is {word} per token"
             show_lines(f"Probability of {says}.")
+    own = [text for text in other["assumptions"] if text not in d["assumptions"]]
+    if other["same"]:
+        show_lines("", "Both are the same run: what --against names is what the first one has.")
+    elif own:
+        show_lines("", "Assumed of the second alone:", *(f"  {text}" for text in own))
 
 
 NAMES = ("first", "second")
+ROUNDING = 1e-6
+"""Differences of a smaller share are none: smooth maxima leave such traces [1]."""
+
 RIGHT = "first|second|difference"
 
 
@@ -235,5 +259,6 @@ FOLLOW: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 
 def _row(label: str, a: float, b: float, show: Callable[[float], str]) -> tuple[str, ...]:
     """One quantity of both plans, and how much more the second has."""
-    sign = "+" if b > a else "−" if b < a else ""
-    return label, show(a), show(b), f"{sign}{show(abs(b - a))}"
+    more = b - a if abs(b - a) > ROUNDING * max(abs(a), abs(b)) else 0.0
+    sign = "+" if more > 0.0 else "−" if more < 0.0 else ""
+    return label, show(a), show(b), f"{sign}{show(abs(more))}"
