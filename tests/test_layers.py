@@ -452,12 +452,16 @@ def test_questions_load_nothing_of_calibration_nor_of_the_shell(asked):
     assert done.stdout.split() == []
 
 
+EXTRAS = ("browser", "cli", "cluster", "mcp", "sampling")
+"""Further dependencies that sources of the project import where they are there."""
+
+
 def declared() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
     lines = [
         *project["dependencies"],
-        *(line for extra in ("cli", "cluster", "mcp", "sampling") for line in optional[extra]),
+        *(line for extra in EXTRAS for line in optional[extra]),
     ]
     return {re.split(r"[\[<>=~ ]", line)[0] for line in lines} - {project["name"]}
 
