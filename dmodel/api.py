@@ -207,6 +207,7 @@ def solve(
     input: str,
     such_that: str,
     between: tuple[float, float] | None = None,
+    tokens: float | None = None,
     stack: str = "",
     precision: str = "",
     overrides: Mapping[str, Any] | None = None,
@@ -217,8 +218,7 @@ def solve(
     Args:
       layout, stack, precision, overrides, profile: as of `predict`.
       input: a name of the one name space, or of hardware ("bandwidth.inter"); see `dmodel.solve`.
-      such_that: "mfu=45%", "step_time=5s", "memory=70GB", ….
-      between: range of the input; None = a usual one.
+      such_that: "mfu=45%", "days<=30", …. between: of the input. tokens: of the whole run.
 
     Raises:
       InputError: what is missing, unknown, or does not divide.
@@ -227,7 +227,7 @@ def solve(
 
     enable_float64()
     words = question(job, cluster, layout, stack=stack, precision=precision, overrides=overrides)
-    return solved(ask(words, profile), input, such_that, between)
+    return solved(ask(words, profile), input, such_that, between, tokens=tokens)
 
 
 def design(

@@ -115,6 +115,8 @@ CASES = {
     | {
         "--for": Case("--for chip.hbm_bytes_per_s"),
         "--such-that": Case("--such-that step_time=4s"),
+        "--tokens": Case("--tokens 1e12", "--such-that days=30"),
+        "--loss": Case("--loss 2.5", "--such-that days=30"),
         "--between": Case("--between 1e14 2e15"),
     },
     "sensitivity": JOB

@@ -7,11 +7,13 @@ import json
 import jax
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import dmodel
 from dmodel.api import question
 from dmodel.asked import ask, laid
 from dmodel.called import TIME
+from dmodel.cli.app import app
 from dmodel.counts import model_flops_per_token
 from dmodel.errors import InputError
 from dmodel.run import mfu
@@ -23,6 +25,7 @@ from dmodel.solve.goals import goal
 from dmodel.solve.named import HARDWARE, full_name
 from dmodel.solve.whole import case_of
 from dmodel.step import memory_use, step_time
+from dmodel.training_run import of_run, wanted
 
 JOB, SITE = dmodel.Job("llama-3-8b", 8192, 128), dmodel.cluster("H100-DGX", 64)
 LAYOUT = dmodel.Layout(tp=4.0, pp=2.0, recompute_layers=0.0)
@@ -47,11 +50,14 @@ def plan(asked):
         ("memory=70GB", ("memory", 70e9)),
         ("throughput=1e6", ("tokens_per_s", 1e6)),
         ("days=30", ("days", 30.0)),
+        ("days<=30", ("days", 30.0)),
+        ("dollars=1e6", ("dollars", 1e6)),
     ],
 )
 def test_goals_are_read(text, expected):
-    name, value = goal(text)
-    assert (name, value) == (expected[0], pytest.approx(expected[1]))
+    found = goal(text)
+    assert (found.output, found.value) == (expected[0], pytest.approx(expected[1]))
+    assert found.relation == (text.split(expected[0])[-1][:2] if "<" in text else "=")
 
 
 @pytest.mark.parametrize(
@@ -193,6 +199,50 @@ def test_whole_numbers_are_tried(asked):
     assert max(ordered) > 20.0 > min(ordered)
     near = min(abs(np.log(y / 20.0)) for y in ordered)
     assert abs(np.log(root.output / 20.0)) < 2.5 * near
+
+
+def test_devices_for_a_deadline_are_the_first_that_keep_it_with_the_days_of_predict(asked):
+    tokens = 1e12
+    found = solve(asked, "devices", "days<=20", tokens=tokens)
+    root = found.roots[0]
+    assert len(found.roots) == 1 and root.output <= 20.0
+    assert all(days > 20.0 for n, days in found.tried.items() if n < root.value)
+    site = dmodel.cluster("H100-DGX", int(root.value))
+    answer = dmodel.predict(JOB, site, LAYOUT, stack="nemo/25.02")
+    run = of_run(wanted(tokens, "", None, None), answer.document, answer.asked)
+    assert root.output == pytest.approx(run["days"], rel=1e-6)
+    money = solve(asked, "devices", f"dollars>={run['dollars']!r}", tokens=tokens)
+    assert money.tried[root.value] == pytest.approx(run["dollars"], rel=1e-6)
+
+
+def test_a_bound_of_what_is_continuous_is_where_it_is_reached_and_may_hold_all_over(asked):
+    exact = solve(asked, "bandwidth.inter", "mfu=30%")
+    bound = solve(asked, "bandwidth.inter", "mfu>=30%")
+    assert [r.value for r in bound.roots] == [r.value for r in exact.roots]
+    assert not bound.holds_all_over and "mfu >= 0.3 at" in str(bound)
+    held = solve(asked, "bandwidth.inter", "mfu<=99%")
+    assert held.holds_all_over and not held.found and "all over the range" in held.why_none
+    assert not solve(asked, "bandwidth.inter", "mfu>=99%").holds_all_over
+
+
+def test_tokens_are_of_outputs_of_the_run(asked):
+    with pytest.raises(InputError, match="step_time does not depend on them"):
+        solve(asked, "bandwidth.inter", "step_time=1s", tokens=1e12)
+    with pytest.raises(InputError, match="step_time does not depend on them"):
+        solve(asked, "devices", "step_time=1s", tokens=1e12)
+
+
+def test_the_shell_needs_no_devices_where_they_are_solved_for():
+    words = "--system H100-DGX --model llama-3-8b --seq-len 8192 --global-batch 128 --tp 4 --json"
+    ask_for = f"solve --for devices --such-that days<=20 --tokens 1e12 {words}".split()
+    done = CliRunner().invoke(app, ask_for)
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["relation"] == "<=" and found["tokens"] == 1e12 and found["devices"] == 8
+    assert found["roots"][0]["output"] <= 20.0 and found["between"] == [1.0, 65536.0]
+    ask_for[2] = "tp"
+    missing = CliRunner().invoke(app, ask_for)
+    assert missing.exit_code == 2 and "missing: --devices" in missing.stderr
 
 
 def test_a_whole_number_that_is_stated_is_exact(asked):

@@ -24,7 +24,7 @@ Output = Annotated[
     typer.Option(
         help=(
             "step_time, tokens_per_s, mfu, memory, dollars_per_token (cost), joules_per_token "
-            "(energy), time_to_loss or largest_run."
+            "(energy), time_to_loss, dollars (of the run) or largest_run."
         )
     ),
 ]
@@ -75,7 +75,7 @@ Map = Annotated[
 Loss = Annotated[
     float | None,
     typer.Option(
-        help="Loss of time_to_loss [nat/token]; default: that of 20 tokens per parameter."
+        help="Loss of time_to_loss, dollars [nat/token]; default: that of 20 tokens per parameter."
     ),
 ]
 Days = Annotated[float, typer.Option("--deadline-days", help="Duration of largest_run [day].")]

@@ -79,8 +79,10 @@ def _check_goal(w: Wanted) -> None:
     from dmodel.sensitivity.outputs import output_name
 
     output = output_name(w.output)
-    if w.loss is not None and output != "time_to_loss":
-        raise InputError("--loss is of --output time_to_loss; leave it out, or choose that output")
+    if w.loss is not None and output not in ("time_to_loss", "dollars"):
+        raise InputError(
+            "--loss is of --output time_to_loss or dollars; leave it out, or choose one of them"
+        )
     if given and output != "largest_run":
         raise InputError(
             "--deadline-days is of --output largest_run; leave it out, or choose that output"

@@ -21,6 +21,7 @@ class Goal(struct.PyTreeNode, kw_only=True):
 
     Attributes:
       loss: to be reached [nat/token]. deadline_s: time for the largest run [s].
+      tokens: that are trained on; None = those that reach the loss [token].
       loss_floor, parameter_scale, parameter_exponent, token_scale, token_exponent: E, A, α, B, β of
         `L = E + A/N^α + B/D^β`; the fit of Besiroglu et al. 2024 (arXiv 2404.10102) to the data of
         Hoffmann et al. 2022. N counts what one token uses.
@@ -37,6 +38,7 @@ class Goal(struct.PyTreeNode, kw_only=True):
     failures_per_device_s: Array = LLAMA_3
     checkpoint_s: Array = 5.0
     restart_s: Array = 600.0
+    tokens: Array | None = None
 
 
 def loss(model: Model, tokens: Array, goal: Goal) -> jax.Array:
@@ -71,6 +73,11 @@ def tokens_to_loss(model: Model, goal: Goal) -> jax.Array:
         jnp.log(goal.token_scale / jnp.where(reachable, left, 1.0)) / goal.token_exponent
     )
     return jnp.where(reachable, tokens, -1.0)
+
+
+def tokens_of_run(model: Model, goal: Goal) -> Array:
+    """Tokens of the whole run [token]: those that are stated, else `tokens_to_loss`."""
+    return tokens_to_loss(model, goal) if goal.tokens is None else goal.tokens
 
 
 def useful_share(plan: Plan, goal: Goal) -> jax.Array:

@@ -111,7 +111,7 @@ def check_positive(values: np.ndarray, output: str) -> None:
     """Raise InputError where an output has no logarithm."""
     if np.all(values > 0.0):
         return
-    if output == "time_to_loss":
+    if output in ("time_to_loss", "dollars"):
         raise InputError(
             "the loss asked for is below what this model reaches with any amount of data: "
             "expected more than E + A/N^α; ask for a higher "

@@ -8,7 +8,7 @@ from dmodel import counts, run
 from dmodel.breakdown import Breakdown
 from dmodel.errors import InputError
 from dmodel.sensitivity.case import Point
-from dmodel.sensitivity.goal import tokens_to_loss, useful_share
+from dmodel.sensitivity.goal import tokens_of_run, useful_share
 from dmodel.step import memory_use
 from dmodel.types import Array
 
@@ -20,11 +20,16 @@ def _tokens_per_s(case: Point, time: Breakdown) -> Array:
 
 
 def _time_to_loss(case: Point, time: Breakdown) -> Array:
-    """`tokens to the loss / (tokens/s · useful share)` [s]; the batch does not change how many
+    """`tokens of the run / (tokens/s · useful share)` [s]; the batch does not change how many
     tokens are needed."""
-    return tokens_to_loss(case.model, case.goal) / (
+    return tokens_of_run(case.model, case.goal) / (
         _tokens_per_s(case, time) * useful_share(case.plan, case.goal)
     )
+
+
+def _dollars(case: Point, time: Breakdown) -> Array:
+    """Rent of all devices for the whole run [dollar]."""
+    return case.plan.devices * case.system.chip.price_per_s * _time_to_loss(case, time)
 
 
 def _largest_run(case: Point, time: Breakdown) -> Array:
@@ -51,14 +56,15 @@ OUTPUTS: dict[str, Output] = {
         case.system, case.model, case.plan, time, case.coefficients
     ),
     "time_to_loss": _time_to_loss,
+    "dollars": _dollars,
     "largest_run": _largest_run,
 }
 """Outputs by name: [s], [token/s], [1] (convention `run.CONVENTION`), [byte], [dollar/token],
-[J/token], [s], [FLOP]."""
+[J/token], [s], [dollar], [FLOP]."""
 
 ALIASES = {"cost": "dollars_per_token", "energy": "joules_per_token", "throughput": "tokens_per_s"}
 
-OF_THE_RUN = frozenset(["time_to_loss", "largest_run"])
+OF_THE_RUN = frozenset(["time_to_loss", "dollars", "largest_run"])
 """Outputs that depend on the goal of the run; inputs named `run.` belong to them alone."""
 
 WORDS = {
@@ -69,6 +75,7 @@ WORDS = {
     "dollars_per_token": "cost per token",
     "joules_per_token": "energy per token",
     "time_to_loss": "time to the loss",
+    "dollars": "cost of the run",
     "largest_run": "largest run",
 }
 

@@ -33,12 +33,16 @@ class End(NamedTuple):
     terms: dict[str, float]
 
 
+NAMED = ("input", "output", "wanted", "relation", "at", "now")
+"""What an answer has as it is."""
+
+
 class Solution(NamedTuple):
     """All roots in a range.
 
     Attributes:
-      input, output: full names. unit_of_output: "1", "s", "byte", ….
-      wanted: value of the output. at: of the input as stated. now: output as stated.
+      input, output: full names. wanted: value of the output. relation: of the output to it, one of
+        =, <=, >=. at: of the input as stated. now: output as stated.
       between: the range. roots: from its lower end on. ends: of the range. limits: the output as
         the input goes far beyond the ends: a thousand times less, and more.
       least, most: the output's extremes in the range. tried: of whole numbers, value → output.
@@ -47,6 +51,7 @@ class Solution(NamedTuple):
     input: str
     output: str
     wanted: float
+    relation: str
     at: float
     now: float
     between: tuple[float, float]
@@ -63,11 +68,22 @@ class Solution(NamedTuple):
         return bool(self.roots)
 
     @property
+    def holds_all_over(self) -> bool:
+        """Whether the whole range keeps a bound."""
+        below, above = self.most <= self.wanted, self.least >= self.wanted
+        return {"=": False, "<=": below, ">=": above}[self.relation]
+
+    @property
     def why_none(self) -> str:
         """Why there is no root, in words; "" where there is one."""
         if self.roots:
             return ""
         low, high = self.between
+        if self.holds_all_over:
+            return (
+                f"{self.output} {self.relation} {self.wanted:.4g} all over the range: it is "
+                f"{self.least:.4g} to {self.most:.4g} where {self.input} is {low:.4g} to {high:.4g}"
+            )
         nearest = min(self.ends, key=lambda end: abs(end.output - self.wanted))
         bound = ", ".join(f"{name.replace('_', ' ')} {x:.0%}" for name, x in nearest.terms.items())
         text = (
@@ -84,7 +100,7 @@ class Solution(NamedTuple):
     def document(self) -> dict[str, Any]:
         """As plain data."""
         return {
-            **{n: getattr(self, n) for n in ("input", "output", "wanted", "at", "now")},
+            **{n: getattr(self, n) for n in NAMED},
             "between": list(self.between),
             "found": self.found,
             "roots": [root._asdict() for root in self.roots],
@@ -98,4 +114,6 @@ class Solution(NamedTuple):
 
     def __str__(self) -> str:
         listed = ", ".join(f"{root.value:.6g}" for root in self.roots)
-        return self.why_none or f"{self.output} = {self.wanted:.4g} at {self.input} = {listed}"
+        return self.why_none or (
+            f"{self.output} {self.relation} {self.wanted:.4g} at {self.input} = {listed}"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from dmodel.errors import InputError
 from dmodel.goodput import DAY_S
@@ -27,14 +28,29 @@ UNITS: dict[str, dict[str, float]] = {
 }
 """Units in which outputs may be wanted → SI units, or days, in one."""
 
-_GOAL = re.compile(r"\s*(\w+)\s*=\s*([0-9.eE+-]+)\s*([A-Za-z%/]*)\s*")
+_GOAL = re.compile(r"\s*(\w+)\s*(<=|>=|=)\s*([0-9.eE+-]+)\s*([A-Za-z%/]*)\s*")
 
 
-def goal(text: str) -> tuple[str, float]:
-    """Output and wanted value of `output=value`.
+class Goal(NamedTuple):
+    """What is wanted: `output relation value`, the relation one of =, <=, >=; the value in SI, or
+    in the output's own unit."""
+
+    output: str
+    value: float
+    relation: str = "="
+
+    def holds(self, output: float) -> bool:
+        """Whether an output keeps a bound; no value but the wanted one is equal to it."""
+        if self.relation == "=":
+            return output == self.value
+        return output <= self.value if self.relation == "<=" else output >= self.value
+
+
+def goal(text: str) -> Goal:
+    """What is wanted, of `output=value`, `output<=value` or `output>=value`.
 
     >>> goal("mfu=45%")
-    ('mfu', 0.45)
+    Goal(output='mfu', value=0.45, relation='=')
 
     Raises:
       InputError: another form, an unknown output or unit, a value that cannot be.
@@ -42,9 +58,10 @@ def goal(text: str) -> tuple[str, float]:
     match = _GOAL.fullmatch(text)
     if match is None:
         raise InputError(
-            f"such that {text!r}: expected OUTPUT=VALUE, such as mfu=45% or step_time=5s"
+            f"such that {text!r}: expected OUTPUT=VALUE, such as mfu=45% or step_time=5s, "
+            "or a bound, such as days<=30"
         )
-    name, number, unit = match.groups()
+    name, relation, number, unit = match.groups()
     name = ALIASES.get(name, name)
     known = [*OUTPUTS, *EXTRA]
     if name not in known:
@@ -56,7 +73,7 @@ def goal(text: str) -> tuple[str, float]:
         raise InputError(f"such that {text!r}: expected a positive number")
     if name == "mfu" and value > 1.0:
         raise InputError(f"such that {text!r}: utilization is 100 % at most; say mfu=45%")
-    return name, value
+    return Goal(name, value, relation)
 
 
 def _value(name: str, number: str, unit: str, text: str) -> float:
@@ -80,12 +97,12 @@ def _value(name: str, number: str, unit: str, text: str) -> float:
         return float("nan")
 
 
-def in_its_unit(output: str, wanted: float, case: Point) -> tuple[float, float]:
+def in_its_unit(wanted: Goal, case: Point) -> tuple[float, float]:
     """The wanted value in the unit of the output that is computed, and that unit in its own."""
-    if output not in EXTRA:
-        return wanted, 1.0
-    value = EXTRA[output][1](wanted, case)
-    return value, value / wanted
+    if wanted.output not in EXTRA:
+        return wanted.value, 1.0
+    value = EXTRA[wanted.output][1](wanted.value, case)
+    return value, value / wanted.value
 
 
 def _devices(case: Point) -> float:

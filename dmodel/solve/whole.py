@@ -11,37 +11,39 @@ from dmodel.asked import Asked, ask, laid
 from dmodel.errors import InputError
 from dmodel.resolve import Resolved
 from dmodel.sensitivity.case import Point, inputs, make_case
+from dmodel.sensitivity.goal import usual
 from dmodel.settings import changed
 from dmodel.solve.answer import End, Root, Solution
 from dmodel.solve.curve import POINTS, Curve, end_at, root_at
-from dmodel.solve.goals import computed, in_its_unit
+from dmodel.solve.goals import Goal, computed, in_its_unit
 
 WHOLE = ("n_accel", "dp", "tp", "pp", "cp", "ep", "zero_stage", "interleave", "micro_batch")
 """Columns that are whole numbers and decide others: they are tried, not solved for."""
 
 
-def case_of(asked: Asked, found: Resolved) -> Point:
-    """The numbers of a plan of a job."""
+def case_of(asked: Asked, found: Resolved, tokens: float | None = None) -> Point:
+    """The numbers of a plan of a job, and tokens of the run where they are stated."""
     model = found.model.replace(order=())
-    return make_case(asked.cluster, model, found.plan, asked.coefficients, asked.footprint)
+    goal = usual(model).replace(tokens=tokens)
+    return make_case(asked.cluster, model, found.plan, asked.coefficients, asked.footprint, goal)
 
 
 def tried(
     asked: Asked,
     name: str,
-    wanted: tuple[str, float],
+    wanted: Goal,
     between: tuple[float, float] | None,
     words: Mapping[str, Any],
+    tokens: float | None,
 ) -> Solution:
     """A whole number: every value of the range that makes a plan.
 
     Args:
-      wanted: name of the output, and its value. words: of the layout, beside the question's.
+      words: of the layout, beside the question's. tokens: of the run, where they are stated.
 
     Raises:
       InputError: an empty range, or no value in it makes a plan.
     """
-    output, target = wanted
     stated = laid(asked, words)
     now = _number(name, stated)
     low, high = between or (_least(name), _most(name, now, stated))
@@ -51,7 +53,7 @@ def tried(
     for value in _candidates(name, now, low, high):
         try:
             job = ask(_changed(asked, name, value, words), asked.profile)
-            points.append((value, case_of(job, laid(job, {})), job))
+            points.append((value, case_of(job, laid(job, {}), tokens), job))
         except InputError:
             continue
     if not points:
@@ -59,22 +61,32 @@ def tried(
             f"{name} from {low:g} to {high:g}: no value makes a plan; degrees have to divide the "
             "devices and the batch"
         )
-    evaluated = [(value, *_evaluated(case, output, job, value)) for value, case, job in points]
+    evaluated = [(value, *_evaluated(case, wanted, job, value)) for value, case, job in points]
     outputs = {value: root.output for value, root, _ in evaluated}
     return Solution(
         input=name,
-        output=output,
-        wanted=target,
+        output=wanted.output,
+        wanted=wanted.value,
+        relation=wanted.relation,
         at=now,
-        now=_evaluated(case_of(asked, stated), output, asked, now)[0].output,
+        now=_evaluated(case_of(asked, stated, tokens), wanted, asked, now)[0].output,
         between=(low, high),
-        roots=tuple(_passing([root for _, root, _ in evaluated], target)),
+        roots=tuple(_roots([root for _, root, _ in evaluated], wanted)),
         ends=(evaluated[0][2], evaluated[-1][2]),
         limits=(),
         least=min(outputs.values()),
         most=max(outputs.values()),
         tried=outputs,
     )
+
+
+def _roots(found: list[Root], wanted: Goal) -> list[Root]:
+    """Where a bound is kept for the first time, from the range's lower end on and after each place
+    where it is not; of `=` see `_passing`."""
+    if wanted.relation == "=":
+        return _passing(found, wanted.value)
+    kept = [wanted.holds(root.output) for root in found]
+    return [root for i, root in enumerate(found) if kept[i] and not (i and kept[i - 1])]
 
 
 def _passing(found: list[Root], target: float) -> list[Root]:
@@ -132,11 +144,11 @@ def _changed(asked: Asked, name: str, value: float, words: Mapping[str, Any]) ->
     return changed(question._replace(columns=columns), {name: value})
 
 
-def _evaluated(case: Point, output: str, asked: Asked, at: float) -> tuple[Root, End]:
+def _evaluated(case: Point, wanted: Goal, asked: Asked, at: float) -> tuple[Root, End]:
     """One plan, with a whole number of some value."""
-    target, unit = in_its_unit(output, 1.0, case)
+    _, unit = in_its_unit(wanted, case)
     names = inputs(case, None)
-    line = Curve(names, names.names.index("plan.global_batch"), computed(output))
+    line = Curve(names, names.names.index("plan.global_batch"), computed(wanted.output))
     x = np.array([names.values[line.index]])
     found = line(x)
     root = root_at(line, float(x[0]), unit, float(asked.cluster.chip.hbm_bytes))
