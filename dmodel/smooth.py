@@ -53,8 +53,9 @@ def with_slope(
 
 
 def _divisor(x: jax.Array) -> jax.Array:
-    """A non-negative x to divide by, so that 0/0 is 0: at least the root of the smallest number,
-    whose inverse squared is finite in slopes of slopes."""
+    """A non-negative x to divide by, or to take a root of, so that 0/0 is 0 and slopes are finite:
+    at least the root of the smallest number, whose inverse squared is finite in slopes of
+    slopes."""
     return lax.max(x, x.dtype.type(float(jnp.finfo(x.dtype).tiny) ** 0.5))
 
 
@@ -86,9 +87,9 @@ def _maximum_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tuple:
     # d max_p / dx_i = (x_i / max_p)^(p-1); share^p / share would be 0/0 at zero, so the power p-1
     # is built as 1+2+4+…
     *lower, highest = _squares(x / _divisor(scale)[None], sharpness)
-    total = highest.sum(0)
+    total = _divisor(highest.sum(0))
     root = _roots(total, sharpness)[-1]
-    slope = prod(lower[1:], start=lower[0]) * (root / _divisor(total))[None]
+    slope = prod(lower[1:], start=lower[0]) * (root / total)[None]
     return scale * root, (slope * dx).sum(0)
 
 
@@ -123,9 +124,9 @@ def _maximum_of_two_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tu
     whole = _divisor(scale)
     *first, a_power = _squares(a / whole, sharpness)
     *second, b_power = _squares(b / whole, sharpness)
-    total = a_power + b_power
+    total = _divisor(a_power + b_power)
     root = _roots(total, sharpness)[-1]
-    over = root / _divisor(total)
+    over = root / total
     by_a, by_b = (prod(lower, start=over) for lower in (first, second))
     return scale * root, by_a * da + by_b * db
 
@@ -162,7 +163,7 @@ def _parts(low: jax.Array, high: jax.Array, sharpness: float) -> tuple[jax.Array
     whole = _divisor(lax.abs(scale))
     *lows, low_power = _squares(low / whole, sharpness)
     *highs, high_power = _squares(high / whole, sharpness)
-    total = low_power + high_power
+    total = _divisor(low_power + high_power)
     roots = _roots(total, sharpness)
     first, *others = (a + b for a, b in zip(roots, lows[::-1], strict=True))
     before, behind = (prod(powers[1:], start=powers[0]) for powers in (lows, highs))
@@ -176,7 +177,6 @@ def _excess_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tuple:
         slope = 0.5 * (1.0 + jnp.sign(high - low))
         return excess(low, high, sharpness), slope * (d_high - d_low)
     scale, before, behind, high_power, total, root, quotient = _parts(low, high, sharpness)
-    total = _divisor(total)
     # d/d high = (high / s)^(p−1); d/d low = (low / s)^(p−1) − 1, whose digits a difference loses
     by_high = behind * (root / total)
     by_low = (high_power / total) * (before / quotient - 1.0)
@@ -234,10 +234,10 @@ def _positive_root(
     """Positive root of `x² − gap x − product / p²`, and twice its distance from the mean of both
     roots."""
     part = (4.0 / sharpness**2) * product
-    root = lax.sqrt(gap * gap + part)
+    root = lax.sqrt(_divisor(gap * gap + part))
     # for cover >> cost the difference of gap and root would cancel; the conjugate form does not
     sum_ = lax.abs(gap) + root
-    return 0.5 * lax.select(gap >= 0.0, sum_, part / _divisor(sum_)), root
+    return 0.5 * lax.select(gap > 0.0, sum_, part / _divisor(sum_)), root
 
 
 def positive_part(cost: Array, cover: Array, sharpness: float = SHARPNESS) -> jax.Array:
