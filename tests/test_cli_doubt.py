@@ -8,11 +8,11 @@ from typer.testing import CliRunner
 
 from dmodel.asked import provenance
 from dmodel.cli import app
-from dmodel.cli.against import against, second_question
-from dmodel.cli.design_doubt import add_intervals, doubt_lines
+from dmodel.cli.against import _row, against, second_question
+from dmodel.cli.design_doubt import _line_of_alike, add_intervals, doubt_lines
 from dmodel.cli.design_plan import design_document, search, show_design, stated_of
 from dmodel.cli.options import Job
-from dmodel.cli.question import setting
+from dmodel.cli.question import plan_document, setting, short
 from dmodel.design import Limits
 from dmodel.errors import InputError
 from dmodel.profiles import family
@@ -201,7 +201,6 @@ def test_a_second_plan_says_what_is_assumed_of_it_alone_or_that_it_is_the_first(
 
 
 def test_a_difference_that_rounding_leaves_is_none():
-    from dmodel.cli.against import _row
     from dmodel.cli.output import seconds
 
     assert _row("x", 6.44, 6.44 - 3e-8, seconds)[-1] == seconds(0.0)
@@ -213,3 +212,17 @@ def ask_against(text: str):
     done = CliRunner().invoke(app, words.split())
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(("worse", "says"), [(-0.0138, "1.38 % faster"), (0.02, "2.00 % slower")])
+def test_the_simplest_plan_may_be_the_faster_one(worse, says):
+    alike = {"plans": 2, "simplest": "tp 1", "place": 2, "worse": worse}
+    assert says in _line_of_alike(alike, 64)
+
+
+def test_plans_that_differ_in_sequence_parallelism_have_labels_of_their_own(designed):
+    plan = designed[0].exact[0].plan
+    labels = {short(plan_document(plan.having(tp=2.0, sp=sp))) for sp in (0.0, 1.0)}
+    assert len(labels) == 2
+    alone = {short(plan_document(plan.having(tp=1.0, sp=sp))) for sp in (0.0, 1.0)}
+    assert len(alone) == 1

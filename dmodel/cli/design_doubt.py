@@ -67,6 +67,7 @@ def robust(asked: Asked, stated: Problem, found: Design) -> Document | None:
         "best_in": float((regret <= 1e-9).mean()),
         "within_1_percent_in": float((regret <= 0.01).mean()),
         "mean_regret": float(regret.mean()),
+        "median_regret": float(np.median(regret)),
         "largest_regret": float(regret.max()),
         "draws": len(draws),
         "rivals": len(rows),
@@ -164,7 +165,8 @@ def doubt_lines(d: Document) -> list[str]:
         lines.append(
             f"Uncertainty: best of {r['rivals']} in {percent(r['best_in'], 0)} of {r['draws']} "
             "draws of the coefficients, within 1 % of the best "
-            f"in {percent(r['within_1_percent_in'], 0)}; mean regret {percent(r['mean_regret'], 2)}"
+            f"in {percent(r['within_1_percent_in'], 0)}; regret "
+            f"{percent(r['median_regret'], 2)} in the median"
         )
         lines.append(_line_of_alike(r["alike"], r["rivals"]))
     return lines
@@ -175,7 +177,8 @@ def _line_of_alike(alike: Document, rivals: int) -> str:
     if alike["plans"] == 1:
         return "No other plan is as good, within the uncertainty of the coefficients."
     first = "the first itself" if alike["place"] == 1 else alike["simplest"]
-    more = f", {percent(alike['worse'], 2)} slower" if alike["place"] > 1 else ""
+    way = "slower" if alike["worse"] >= 0.0 else "faster"
+    more = f", {percent(abs(alike['worse']), 2)} {way} in the median" if alike["place"] > 1 else ""
     return (
         f"Equally good, within the uncertainty of the coefficients: {alike['plans']} of {rivals}. "
         f"The simplest of them: {first}{more}."

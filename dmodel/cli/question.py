@@ -299,6 +299,7 @@ def short(p: dict[str, Any]) -> str:
     shown = ("tp", "cp", "ep", "pp", "dp")
     parts = [f"{name} {p[name]:.4g}" for name in shown if p[name] != 1 or name in ("tp", "dp")]
     parts += [f"v {p['interleave']:g}"] if p["interleave"] != 1 else []
+    parts += ["no sp"] if p["tp"] != 1 and not p["sp"] else []
     parts += [f"b {p['micro_batch']:.4g}", f"zero {p['zero']:g}", *_sharding(p), *_further(p)]
     return " · ".join(parts)
 
