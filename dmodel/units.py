@@ -39,7 +39,8 @@ def _per_second() -> dict[str, Decimal]:
 
 def _counted() -> dict[str, Decimal]:
     """Multiples of a token, as runs are named by them: "15T", "15T tokens", "2 trillion"."""
-    short = {"K": "1e3", "k": "1e3", "M": "1e6", "B": "1e9", "G": "1e9", "T": "1e12"}
+    capital = {"K": "1e3", "M": "1e6", "B": "1e9", "G": "1e9", "T": "1e12"}
+    short = capital | {name.lower(): factor for name, factor in capital.items()}
     long = {"million": "1e6", "billion": "1e9", "trillion": "1e12", "Bn": "1e9", "bn": "1e9"}
     named = short | long | {"": "1"}
     return {f"{n}{t}": Decimal(f) for n, f in named.items() for t in ("", "token", "tokens")}

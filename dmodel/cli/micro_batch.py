@@ -68,7 +68,11 @@ def _answered(asked: Asked, micro_batch: int) -> Document | None:
         return None
     if not found["fits"] or found["oom_probability"] > RISK:
         return None
-    return {NAME: micro_batch, "step_time_s": found["step_time_s"], "risk": found["oom_probability"]}
+    return {
+        NAME: micro_batch,
+        "step_time_s": found["step_time_s"],
+        "risk": found["oom_probability"],
+    }
 
 
 def _second(asked: Asked, best: Document, other: str | None) -> Document:
@@ -102,7 +106,7 @@ def faster_lines(d: Document) -> list[str]:
         "",
         f"--micro-batch is not given, so 1 is taken: with {named} the step takes {time} instead of "
         f"{seconds(d['step_time_s'])}, at a risk of {percent(found['risk'], 0)} of running out of "
-        "memory."
+        "memory.",
     ]
     if "run" in d:
         days = d["run"]["days"] * found["step_time_s"] / d["step_time_s"]

@@ -48,7 +48,6 @@ Seed = Annotated[
 ]
 
 
-
 def token_count(text: str) -> float:
     """A number of tokens, as people write it: "15T".
 
