@@ -138,3 +138,13 @@ def test_servers_without_nvlink_cross_the_link_between_processors():
     found = answer(words)
     assert found["tokens_per_s_per_device"] == pytest.approx(4234, rel=0.15)
     assert found["against"]["tokens_per_s_per_device"] == pytest.approx(2105, rel=0.15)
+
+
+def test_devices_for_a_run_of_tokens_in_so_many_days():
+    words = "solve --for devices --system H100-DGX --devices 512 --model llama-3-8b"
+    words += " --seq-len 8192 --global-batch 4096 --zero 3 --json --such-that"
+    root = json.loads(run(f"{words} days=30 --tokens 15T").stdout)["roots"][0]
+    rate = 15e12 / (30 * 86400)
+    assert 0.5 * rate < root["output"] < 2.0 * rate and root["value"] in (256, 512, 1024)
+    assert "days=" in run(f"{words} mfu=30% --tokens 15T", code=2).stderr
+    assert "positive" in run(f"{words} days=30 --tokens 0", code=2).stderr

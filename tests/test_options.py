@@ -116,6 +116,7 @@ CASES = {
         "--for": Case("--for chip.hbm_bytes_per_s"),
         "--such-that": Case("--such-that step_time=4s"),
         "--between": Case("--between 1e14 2e15"),
+        "--tokens": Case("--tokens 2e12", "--for devices --such-that days=30"),
     },
     "sensitivity": JOB
     | DEGREES

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dmodel.cli.compiled import ready
-from dmodel.cli.options import Degrees, Job, Json, takes
+from dmodel.cli.options import Degrees, Job, Json, takes, token_count
 from dmodel.cli.output import (
     Document,
     deliver,
@@ -43,7 +43,8 @@ Goal = Annotated[
         metavar="OUTPUT=VALUE",
         help=(
             "step_time=5s, mfu=45%, tokens_per_s=1e6, tokens_per_s_per_device=900, memory=70GB, "
-            "days=30 (to the loss of 20 tokens per parameter), dollars_per_token=…, …"
+            "days=30 (to the loss of 20 tokens per parameter, or for --tokens), "
+            "dollars_per_token=…, …"
         ),
     ),
 ]
@@ -55,6 +56,16 @@ Between = Annotated[
     ),
 ]
 
+Tokens = Annotated[
+    float | None,
+    typer.Option(
+        "--tokens",
+        metavar="NUMBER",
+        parser=token_count,
+        help="Tokens of the run whose days are wanted, e.g. 15T.",
+    ),
+]
+
 
 @takes(job=Job, degrees=Degrees)
 def command(
@@ -62,6 +73,7 @@ def command(
     name: Input,
     such_that: Goal,
     between: Between = None,
+    tokens: Tokens = None,
     json: Json = False,
     job: Job,
     degrees: Degrees,
@@ -77,13 +89,31 @@ def command(
     from dmodel.solve import solve
 
     asked = ask(question, job.profile)
-    found = solve(asked, name, such_that, between)
+    found = solve(asked, name, _of_run(such_that, tokens), between)
     say(provenance(asked))
     plan = plan_document(laid(asked, {}).plan)
     document: Document = {**asked.document(), "plan": plan, **found.document}
     deliver(document, json, lambda d: _show(d, found))
     if not found.found:
         stop(1)
+
+
+def _of_run(such_that: str, tokens: float | None) -> str:
+    """The goal in words; of a run of so many tokens its rate, failures left out."""
+    if tokens is None:
+        return such_that
+    from dmodel.cli.run_options import check_positive
+    from dmodel.errors import InputError
+    from dmodel.goodput import DAY_S
+    from dmodel.solve.goals import goal
+
+    check_positive("--tokens", tokens)
+    name, days = goal(such_that)
+    if name != "days":
+        raise InputError(f"--tokens: goes with --such-that days=…, got {such_that!r}")
+    rate = tokens / (days * DAY_S)
+    say(f"{tokens:.4g} tokens in {days:g} days, failures left out: tokens_per_s = {rate:.4g}")
+    return f"tokens_per_s={rate!r}"
 
 
 def _show(d: Document, found: Solution) -> None:
