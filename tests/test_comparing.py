@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from dmodel.catalog.stack import stack as identify_stack
 from dmodel.catalog.systems import machine_named
 from dmodel.cli import app
 from dmodel.cli.micro_batch import doubled
@@ -148,3 +149,27 @@ def test_devices_for_a_run_of_tokens_in_so_many_days():
     assert 0.5 * rate < root["output"] < 2.0 * rate and root["value"] in (256, 512, 1024)
     assert "days=" in run(f"{words} mfu=30% --tokens 15T", code=2).stderr
     assert "positive" in run(f"{words} days=30 --tokens 0", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("named", "known"),
+    [
+        *(("internlm", "internevo"), ("mosaicml", "llm-foundry"), ("nanoGPT", "pytorch")),
+        *(("llm.c", "llm-c"), ("pytorch fsdp", "fsdp"), ("GPT-NeoX", "gpt-neox")),
+    ],
+)
+def test_software_of_published_runs_is_known_by_the_names_that_reports_use(named, known):
+    assert identify_stack(named).name == known
+    words = f"--system A100-DGX {JOB} --set zero=1 --json --stack"
+    one, other = (
+        json.loads(CliRunner().invoke(app, ["predict", *words.split(), name]).stdout)
+        for name in (named, known)
+    )
+    assert one["step_time_s"] == other["step_time_s"]
+
+
+def test_kernels_launched_from_c_wait_less_for_their_host():
+    words = "--system A100-DGX --devices 8 --model gpt-2 --global-batch 64 --stack"
+    c, python = (answer(f"{words} {name}") for name in ("llm.c", "nanogpt"))
+    assert c["plan"]["zero"] == 1 and python["plan"]["zero"] == 0
+    assert c["breakdown"]["launch_s"] < 0.5 * python["breakdown"]["launch_s"]
