@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from dmodel.catalog.stack import stack as identify_stack
 from dmodel.catalog.systems import machine_named
 from dmodel.cli import app
-from dmodel.cli.micro_batch import doubled
+from dmodel.cli.not_given import doubled
 from dmodel.uncertainty import Gap, Uncertain, gap_apart, gap_between
 from dmodel.units import tokens
 
@@ -108,11 +108,11 @@ def test_micro_batches_double_while_they_divide_what_a_replica_has():
 def test_a_micro_batch_that_nobody_said_is_told_where_another_is_much_faster(narrow):
     """Small kernels wait for their host, so that 8 bits seem slower than 16: the answer says with
     which micro-batch they are not."""
-    told = narrow["faster_micro_batch"]
+    told = narrow["faster"]
     said = answer(
         f"--system H100-DGX {JOB} --micro-batch {told['micro_batch']} --against precision=fp8"
     )
-    assert "faster_micro_batch" not in said
+    assert "faster" not in said
     assert told["step_time_s"] == pytest.approx(said["step_time_s"], rel=1e-6)
     assert told["step_time_s"] < 0.9 * narrow["step_time_s"]
     assert told["second_step_time_s"] == pytest.approx(said["against"]["step_time_s"], rel=1e-6)
@@ -126,7 +126,7 @@ def test_days_of_a_run_are_told_with_that_micro_batch():
     shown = run(f"predict {words} --tokens 10B").stdout
     assert "--micro-batch is not given" in shown and "The run takes " in shown
     large = answer("--system H100-DGX --devices 8 --model llama-3-8b --global-batch 8 --zero 3")
-    assert "faster_micro_batch" not in large
+    assert "faster" not in large
 
 
 def test_servers_without_nvlink_cross_the_link_between_processors():
@@ -173,3 +173,15 @@ def test_kernels_launched_from_c_wait_less_for_their_host():
     c, python = (answer(f"{words} {name}") for name in ("llm.c", "nanogpt"))
     assert c["plan"]["zero"] == 1 and python["plan"]["zero"] == 0
     assert c["breakdown"]["launch_s"] < 0.5 * python["breakdown"]["launch_s"]
+
+
+def test_chunks_that_nobody_said_are_told_where_a_pipeline_idles():
+    words = "--system H100-DGX --devices 64 --model llama-3-70b --seq-len 4096 --global-batch 16"
+    words += " --tp 8 --pp 8 --micro-batch 1"
+    told = answer(words)["faster"]
+    assert told["interleave"] > 1 and "micro_batch" not in told
+    said = answer(f"{words} --interleave {told['interleave']}")
+    assert said["step_time_s"] == pytest.approx(told["step_time_s"], rel=1e-6)
+    assert "faster" not in said
+    for closed in ("--schedule 1f1b", "--stack hai-llm", "--global-batch 12"):
+        assert "interleave" not in answer(f"{words} {closed}").get("faster", {})

@@ -173,7 +173,7 @@ def _answered(
     from dmodel.asked import ask, laid, provenance
     from dmodel.cli.against import against, show_against
     from dmodel.cli.answer import show_answer
-    from dmodel.cli.micro_batch import faster, faster_lines
+    from dmodel.cli.not_given import faster, faster_lines
     from dmodel.cli.question import plan_document, short, title
     from dmodel.prediction import prediction
     from dmodel.run import CONVENTION
@@ -193,7 +193,7 @@ def _answered(
     if more.against is not None:
         document["against"] = against(asked, found.plan, more.against, profile)
     if (beside := faster(asked, found.plan, document, more.against)) is not None:
-        document["faster_micro_batch"] = beside
+        document["faster"] = beside
     if more.explain is not None:
         document["explained"] = [each.document() for each in found.explained(more.explain)]
     if more.emit is not None:
