@@ -38,7 +38,7 @@ def faster(asked: Asked, plan: Plan, answered: Document, other: str | None) -> D
       answered: what is known of the plan. other: what a second plan has otherwise; its time with
         them is told too, where it names none of them itself.
     """
-    best = answered | {"words": {}}
+    best: Document = answered | {"words": {}}
     if _is_open(asked, "micro_batch"):
         sizes = doubled(asked.global_batch / float(plan.layout.dp))
         for found in _tried(asked, {}, "micro_batch", sizes):
@@ -47,11 +47,15 @@ def faster(asked: Asked, plan: Plan, answered: Document, other: str | None) -> D
             best = found
     if _may_interleave(asked, plan, best):
         found = _tried(asked, best["words"], "interleave", CHUNKS)
-        best = min([best, *found], key=lambda d: d["step_time_s"])
+        best = min([best, *found], key=_step_time)
     if best["step_time_s"] > WORTH * answered["step_time_s"]:
         return None
     said = {"step_time_s": best["step_time_s"], "risk": best["oom_probability"]}
     return {**best["words"], **said, **_second(asked, best, other)}
+
+
+def _step_time(found: Document) -> float:
+    return float(found["step_time_s"])
 
 
 def doubled(sequences: float) -> list[int]:
