@@ -76,14 +76,12 @@ def cluster(name: str, devices: int) -> Site:
     Raises:
       InputError: unknown name, with the nearest.
     """
-    from dmodel.catalog.loader import known_name
+    from dmodel.catalog.systems import machine_named
 
-    system = known_name("systems", name)
-    if system is not None:
-        return Site(system, "", devices)
-    if (chip := known_name("chips", name)) is not None:
-        return Site("", chip, devices)
-    return Site(known_id("systems", name), "", devices)
+    system, chip = machine_named(name)
+    if chip:
+        return Site("", known_id("chips", chip), devices)
+    return Site(known_id("systems", system), "", devices)
 
 
 COLUMN_OF = {"zero": "zero_stage"}

@@ -10,7 +10,7 @@ from dmodel.catalog.chips import known_as
 from dmodel.catalog.loader import nearest, resolve, table
 from dmodel.catalog.stack import check as check_stack
 from dmodel.catalog.stack import stack
-from dmodel.catalog.systems import default_system
+from dmodel.catalog.systems import default_system, machine_named
 from dmodel.coefficients import Coefficients
 from dmodel.errors import InputError
 from dmodel.footprint import RISK, Footprint, whole
@@ -154,8 +154,9 @@ def records_of(question: Question) -> Resolved:
 def _placed(question: Question) -> Question:
     """The question with its chip and system by their ids; a system that settings say wins."""
     settings = dict(question.settings)
-    name = settings.pop("system", question.system)
-    said = question.text("accelerator")
+    name, said = machine_named(
+        settings.pop("system", question.system), question.text("accelerator")
+    )
     if not name and not said:
         raise InputError("a job needs a system of the catalog, or an accelerator")
     system = resolve("systems", name) if name else ""

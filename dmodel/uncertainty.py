@@ -314,26 +314,48 @@ def step_times(
     return uncertain(draws, misfit(scatter_of(profile, stack), far))
 
 
+class Gap(NamedTuple):
+    """Logarithm of how much longer one plan takes than another, and the Student-t scale of what is
+    not known of that [1]."""
+
+    value: float
+    scale: float
+
+    @property
+    def probability(self) -> float:
+        """Chance that it is above 0."""
+        return float(share_below(np.asarray(self.value / self.scale)))
+
+    def beyond(self, more: float) -> Gap:
+        """The gap where a unit of the other's time counts `exp(more)` units of the one's."""
+        return self._replace(value=self.value + more)
+
+
+def gap_between(found: Uncertain, a: int, b: int) -> Gap:
+    """How much longer plan b takes than plan a, both of the same job: their coefficients are the
+    same, and so is a share `COMMON` of what the model lacks of both."""
+    gap = found.draws[:, b] - found.draws[:, a]
+    own = (1.0 - COMMON) * (found.misfit[a] ** 2 + found.misfit[b] ** 2)
+    return Gap(float(gap[0]), float(np.sqrt(parameter_sd(gap) ** 2 + own)))
+
+
+def gap_apart(first: Uncertain, other: Uncertain) -> Gap:
+    """How much longer another plan takes than the first, whose coefficients and software are not
+    its own: nothing is common to what is not known of both.
+
+    Args:
+      first, other: one plan each.
+    """
+    scale = float(np.hypot(first.scale[0], other.scale[0]))
+    return Gap(float(np.log(other.value[0] / first.value[0])), scale)
+
+
 def probability_faster(found: Uncertain, a: int, b: int, more: float = 0.0) -> float:
-    """Chance that plan a takes less time than plan b, both of the same job: their coefficients are
-    the same, and so is a share `COMMON` of what the model lacks of both.
+    """Chance that plan a takes less time than plan b (`gap_between`).
 
     Args:
       more: logarithm of what a unit of b's time counts over one of a's, such as of their rents.
 
     Limits: ½ for a plan and itself; 0 or 1 when they differ by many scales.
     """
-    gap = found.draws[:, b] - found.draws[:, a]
-    own = (1.0 - COMMON) * (found.misfit[a] ** 2 + found.misfit[b] ** 2)
-    return float(share_below((gap[0] + more) / np.sqrt(parameter_sd(gap) ** 2 + own)))
-
-
-def probability_below(first: Uncertain, other: Uncertain, more: float = 0.0) -> float:
-    """Chance that the first plan takes less time than another whose coefficients and software are
-    not its own: nothing is common to what is not known of both.
-
-    Args:
-      first, other: one plan each. more: as of `probability_faster`.
-    """
-    gap = np.log(other.value[0] / first.value[0]) + more
-    return float(share_below(gap / np.hypot(first.scale[0], other.scale[0])))
+    return gap_between(found, a, b).beyond(more).probability

@@ -37,6 +37,15 @@ def _per_second() -> dict[str, Decimal]:
     return found | {f"{name[:-2]}ps": f for name, f in found.items() if name[-3] in "bB"}
 
 
+def _counted() -> dict[str, Decimal]:
+    """Multiples of a token, as runs are named by them: "15T", "15T tokens", "2 trillion"."""
+    capital = {"K": "1e3", "M": "1e6", "B": "1e9", "G": "1e9", "T": "1e12"}
+    short = capital | {name.lower(): factor for name, factor in capital.items()}
+    long = {"million": "1e6", "billion": "1e9", "trillion": "1e12", "Bn": "1e9", "bn": "1e9"}
+    named = short | long | {"": "1"}
+    return {f"{n}{t}": Decimal(f) for n, f in named.items() for t in ("", "token", "tokens")}
+
+
 SECONDS = {"s": "1", "ms": "1e-3", "us": "1e-6", "µs": "1e-6", "ns": "1e-9", "min": "60"}
 """Units of time → seconds."""
 
@@ -48,6 +57,7 @@ UNITS: dict[str, dict[str, Decimal]] = {
     "s": {unit: Decimal(f) for unit, f in SECONDS.items()},
     "W": {"W": Decimal(1), "kW": Decimal(1000)},
     "dollar/hour": {"dollar/hour": Decimal(1), "$/h": Decimal(1), "dollar/h": Decimal(1)},
+    "token": _counted(),
     "1": {},
     "count": {},
 }
@@ -64,6 +74,7 @@ PRINTED = {
     "s": ("us", "ms", "s"),
     "W": ("W",),
     "dollar/hour": ("dollar/hour",),
+    "token": ("T", "B", "M"),
 }
 """Multiples in which numbers are written, the preferred first."""
 
@@ -98,6 +109,18 @@ def expected(unit: str) -> str:
     if not names:
         return "a number without unit"
     return f"a number with a unit ({', '.join(names)}) or in {unit}"
+
+
+def tokens(text: str) -> float:
+    """A number of tokens as people write it.
+
+    Raises:
+      ValueError: it is none.
+
+    >>> tokens("15T"), tokens("1.5e12"), tokens("300 billion")
+    (15000000000000.0, 1500000000000.0, 300000000000.0)
+    """
+    return quantity(text, "token")
 
 
 def written(value: float, unit: str) -> str:

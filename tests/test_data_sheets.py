@@ -127,10 +127,12 @@ OF_GENERATION = {
     "NVLink 6": [1800],
     "PCIe 4": [32, 16],
     "PCIe 5": [64, 32],
+    "PCIe 4 over two sockets": [13],
     "HCCS": [196],
 }
 """Bandwidth of a link by its generation [GB/s, one direction]: whole; cut for export, or through
-the memory of the host where cards have no peer access."""
+the memory of the host where cards have no peer access. Of cards at two processors that of the link
+between these, the mean of 10 (Intel) and 16 (AMD)."""
 
 CUT = {
     "A800-HGX",
@@ -155,6 +157,16 @@ PORTS_GBPS = {10.0, 25.0, 50.0, 100.0, 200.0, 400.0, 800.0, 1600.0, 2400.0}
 
 SHARED = {1, 2, 3, 4, 8, 12}
 """Devices that may share a port, and ports that devices may share."""
+
+
+def test_cards_at_two_processors_are_slower_than_a_link_of_theirs():
+    """A ring over all cards of a host crosses the processors' link: below any one card's link."""
+    shared = [name for name in SYSTEMS if "two sockets" in SYSTEMS[name]["levels"][0]["name"]]
+    assert "A100-PCIe-Server" in shared
+    for name in shared:
+        level = SYSTEMS[name]["levels"][0]
+        assert level["size"]["value"] == 8
+        assert 10e9 <= level["bytes_per_s"]["value"] <= 16e9 < 32e9
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

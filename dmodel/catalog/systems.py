@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from dmodel.catalog.chips import chip
-from dmodel.catalog.loader import Entry, field, number, resolve, table
+from dmodel.catalog.loader import Entry, field, known_name, number, resolve, table
 from dmodel.errors import InputError
 
 if TYPE_CHECKING:
@@ -113,6 +113,21 @@ def default_system(accelerator: str) -> str:
             "(`dmodel catalog systems`)"
         )
     return found
+
+
+def machine_named(name: str, chip: str = "") -> tuple[str, str]:
+    """The system and the chip of what is said of a machine, as names; a chip that is said for a
+    system is that chip, in the system that it stands in.
+
+    Args:
+      name: said for a system, chip: for a chip; "" = nothing.
+
+    >>> machine_named("H100-DGX"), machine_named("MI300X")
+    (('H100-DGX', ''), ('', 'MI300X'))
+    """
+    if not name or chip or known_name("systems", name) is not None:
+        return name, chip
+    return (name, "") if known_name("chips", name) is None else ("", name)
 
 
 def by_link(link: str) -> str | None:

@@ -4,6 +4,7 @@ is that the first one is faster."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import exp, log
 from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.output import Document, digits, gib, percent, seconds, show_lines, show_table
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from dmodel.asked import Asked
     from dmodel.question import Question
     from dmodel.records import Plan
-    from dmodel.uncertainty import Uncertain
+    from dmodel.uncertainty import Gap, Uncertain
 
 SAID = (
     "step_time_s",
@@ -127,6 +128,8 @@ def against(
     found = prediction(beside, laid(beside, {}))
     second = found.plan
     pair = (asked, first), (beside, second)
+    gap = _gap(*pair)
+    rent = _rent(beside) / _rent(asked)
     return {
         **beside.document(),
         "plan": plan_document(second),
@@ -134,8 +137,8 @@ def against(
         **{name: found.document[name] for name in SAID if name in found.document},
         "same": _same(*pair),
         "assumptions": [str(each) for each in found.assumptions],
-        "probability_first_is_faster": _chance(*pair, _worth(beside) / _worth(asked)),
-        "probability_first_is_cheaper": _chance(*pair, _rent(beside) / _rent(asked)),
+        **_speedup(gap, _worth(beside) / _worth(asked)),
+        "probability_first_is_cheaper": None if gap is None else _beyond(gap, rent).probability,
     }
 
 
@@ -163,24 +166,47 @@ def _rent(asked: Asked) -> float:
     return asked.devices * float(asked.cluster.chip.price_per_s) * _worth(asked)
 
 
-def _chance(first: tuple[Asked, Plan], second: tuple[Asked, Plan], counts: float) -> float | None:
-    """The chance that the first takes less.
+def _beyond(gap: Gap, counts: float) -> Gap:
+    """The gap where a second of the second plan counts so many of the first."""
+    return gap.beyond(log(counts))
+
+
+def _speedup(gap: Gap | None, counts: float) -> Document:
+    """How many tokens a second the second plan trains on over the first, with the 90 % interval
+    of that, and the chance that the first is faster; none where nothing is known of it.
 
     Args:
-      counts: what a second of the second one counts, over one of the first.
+      counts: what a second of the second one counts for a token, over one of the first.
     """
+    from dmodel.uncertainty import band
+
+    if gap is None:
+        return {"probability_first_is_faster": None}
+    per_token = _beyond(gap, counts)
+    speedup = exp(-per_token.value)
+    low, high = band(speedup, per_token.scale)
+    return {
+        "speedup": speedup,
+        "speedup_low": float(low),
+        "speedup_high": float(high),
+        "probability_first_is_faster": per_token.probability,
+    }
+
+
+def _gap(first: tuple[Asked, Plan], second: tuple[Asked, Plan]) -> Gap | None:
+    """How much longer the second plan's step takes; None where nothing is known of it."""
     import numpy as np
 
-    from dmodel.uncertainty import Uncertain, probability_below, probability_faster
+    from dmodel.uncertainty import Uncertain, gap_apart, gap_between
 
     # one by one, as their schedules and placements may differ
     one, other = _times(*first), _times(*second)
     if one is None or other is None:
         return None
     if _drawn_from(first[0]) != _drawn_from(second[0]):
-        return probability_below(one, other, float(np.log(counts)))
+        return gap_apart(one, other)
     joined = (np.concatenate([a, b], -1) for a, b in zip(one, other, strict=True))
-    return probability_faster(Uncertain(*joined), 0, 1, float(np.log(counts)))
+    return gap_between(Uncertain(*joined), 0, 1)
 
 
 def _times(asked: Asked, plan: Plan) -> Uncertain | None:
@@ -207,6 +233,10 @@ def show_against(d: Document) -> None:
     ]
     show_lines("", *named)
     show_table("Two plans", ("", *NAMES, "difference"), _compared(d, other), right=RIGHT)
+    if "speedup" in other:
+        ends = f"{digits(other['speedup_low'])} to {digits(other['speedup_high'])}"
+        times = f"{digits(other['speedup'])} times as many tokens/s as the first (90 %: {ends})"
+        show_lines(f"The second trains on {times}.")
     for word in ("faster", "cheaper"):
         chance = other[f"probability_first_is_{word}"]
         if chance is not None:

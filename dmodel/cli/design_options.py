@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from dmodel.cli.design_risk import MAX_RISK, MaxRisk, risk_of
-from dmodel.cli.options import JOB, Chip, Job, ProfileOption, Settings, System
+from dmodel.cli.options import JOB, Chip, Job, ProfileOption, Settings, System, token_count
 from dmodel.cli.run_options import Amount, Terms, check_amount, check_terms
 from dmodel.errors import InputError
 
@@ -85,7 +85,12 @@ class DesignJob(NamedTuple):
     ] = None
     tokens: Annotated[
         float | None,
-        typer.Option(help="Tokens to train on, or the most available.", rich_help_panel=RUN),
+        typer.Option(
+            help="Tokens to train on, or the most available; e.g. 15T.",
+            metavar="NUMBER",
+            parser=token_count,
+            rich_help_panel=RUN,
+        ),
     ] = None
     budget_dollars: Annotated[
         float | None, typer.Option(help="Largest cost [dollar].", rich_help_panel=RUN)

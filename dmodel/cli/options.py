@@ -47,6 +47,21 @@ Seed = Annotated[
     int, typer.Option(min=0, max=2**32 - 1, help="Random seed of starts and held-out groups.")
 ]
 
+
+def token_count(text: str) -> float:
+    """A number of tokens, as people write it: "15T".
+
+    Raises:
+      BadParameter: it is none.
+    """
+    from dmodel import units
+
+    try:
+        return units.tokens(str(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 JOB, PLAN = "The job", "The plan (dp · tp · pp · cp = devices)"
 """Headings of the options in the help."""
 

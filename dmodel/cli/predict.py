@@ -173,6 +173,7 @@ def _answered(
     from dmodel.asked import ask, laid, provenance
     from dmodel.cli.against import against, show_against
     from dmodel.cli.answer import show_answer
+    from dmodel.cli.not_given import faster, faster_lines
     from dmodel.cli.question import plan_document, short, title
     from dmodel.prediction import prediction
     from dmodel.run import CONVENTION
@@ -191,6 +192,8 @@ def _answered(
     add_sense(document, asked, found.document["mfu"][CONVENTION], tokens, run[0].loss)
     if more.against is not None:
         document["against"] = against(asked, found.plan, more.against, profile)
+    if (beside := faster(asked, found.plan, document, more.against)) is not None:
+        document["faster"] = beside
     if more.explain is not None:
         document["explained"] = [each.document() for each in found.explained(more.explain)]
     if more.emit is not None:
@@ -203,6 +206,7 @@ def _answered(
             show_lines(*run_lines(d["run"]))
         if "against" in d:
             show_against(d)
+        show_lines(*faster_lines(d))
         if more.explain is not None:
             show_lines("", found.explain(more.explain))
         show_lines("", "Assumed:", *(f"  {text}" for text in d["assumptions"]))

@@ -104,7 +104,9 @@ def _check_stack(name: str, profile: str | None) -> None:
 def _say_doubts(system: str | None, chip: str | None) -> None:
     """Say what is doubtful about machines of the user's own."""
     from dmodel.catalog.loader import resolve, table
+    from dmodel.catalog.systems import machine_named
 
+    system, chip = machine_named(system or "", chip or "")
     entries = [table("systems")[resolve("systems", system)]] if system else []
     chip = chip or next((entry["chip"] for entry in entries), None)
     entries += [table("chips")[resolve("chips", chip)]] if chip else []

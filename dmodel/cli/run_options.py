@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from dmodel.cli.options import token_count
 from dmodel.cli.output import Document, digits, percent, say, stop
 from dmodel.errors import InputError
 
@@ -23,7 +24,12 @@ class Amount(NamedTuple):
 
     tokens: Annotated[
         float | None,
-        typer.Option(help="Tokens to train on: adds days, cost, energy.", rich_help_panel=WHOLE),
+        typer.Option(
+            help="Tokens to train on, e.g. 15T: adds days, cost, energy.",
+            metavar="NUMBER",
+            parser=token_count,
+            rich_help_panel=WHOLE,
+        ),
     ] = None
     loss: Annotated[
         float | None,
