@@ -228,7 +228,7 @@ def test_posteriors_add_up_to_one_and_follow_bayes(of):
     assert of.prior.sum() == pytest.approx(1.0)
     # by hand, of the first measurement
     joint = [
-        p * (np.exp(log_density(logs[:1], one, [0]))[0] @ one.weight)
+        p * (np.exp(log_density(logs[:1], one, [0]))[0] @ (one.weight * (logs[0, 0] >= one.least)))
         for p, one in zip(of.prior, of.scaled, strict=True)
     ]
     assert said.probability[0] == pytest.approx(np.array(joint) / sum(joint))

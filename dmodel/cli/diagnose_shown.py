@@ -21,6 +21,12 @@ NO_CAUSE = {"nothing": "ordinary scatter", "otherwise": "something else"}
 TERMS = 6
 """Terms of the predicted step that are told."""
 
+BEYOND = (
+    "No such chip computes that fast: the batch, the sequence length, the model or the chip is not "
+    "the one specified, or padding is counted."
+)
+"""What is said of a figure beyond the peak."""
+
 VERDICT = {
     "inside": "in the range of such runs",
     "slower": "SLOWER than such runs",
@@ -60,6 +66,8 @@ def _verdict(d: Document) -> list[str]:
         f"{percent(mfu['value'])} ({mfu['convention']}) of a dense peak of "
         f"{mfu['peak_flops_per_s'] / 1e12:.4g} TFLOP/s.",
     ]
+    if d["beyond_peak"]:
+        lines.append(BEYOND)
     terms = sorted(d["breakdown"].items(), key=lambda pair: -pair[1])[:TERMS]
     listed = ", ".join(
         f"{n[:-2].replace('_', ' ')} {percent(x / d['predicted'], 0)}" for n, x in terms

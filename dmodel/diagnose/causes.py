@@ -77,6 +77,7 @@ class Cause(NamedTuple):
       source, date: of what the reason stands on, "" where it is judged.
       size: how large it may be. changes: what it does. begins: whether it may begin while a run
         goes on. machine: whether it is of the machines: the same run elsewhere does not have it.
+      fills: share of a device's memory that must be taken for it to be there; 0 = none.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Cause(NamedTuple):
     changes: tuple[Change, ...]
     begins: bool
     machine: bool
+    fills: float = 0.0
 
 
 class Read(NamedTuple):
@@ -224,6 +226,7 @@ def _cause(entry: Mapping[str, Any]) -> Cause:
         changes=_changes(entry["changes"]),
         begins=entry.get("begins", False),
         machine=entry.get("machine", entry.get("begins", False)),
+        fills=entry.get("fills", 0.0),
     )
 
 
