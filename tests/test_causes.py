@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import dmodel
+from dmodel import counts
 from dmodel.api import question
 from dmodel.asked import ask, laid
 from dmodel.called import TIME
@@ -15,6 +16,7 @@ from dmodel.diagnose.posterior import apparent, table
 from dmodel.diagnose.responses import responses
 from dmodel.diagnose.subject import stated, subject
 from dmodel.diagnose.variants import variants
+from dmodel.records import sized, value
 from dmodel.smooth import SHARPNESS
 
 
@@ -114,8 +116,8 @@ def test_uneven_experts_are_a_cause_of_models_with_experts(dense, sparse):
     cluster, model, plan = run.records
     own = columns(cases, "uneven-experts")
     i = own[np.argmin(np.abs(cases.size[own] - 2.0))]
-    load = dmodel.records.value(model, "imbalance") * cases.size[i]
-    uneven = dmodel.records.sized(model, imbalance=load)
+    load = value(model, "imbalance") * cases.size[i]
+    uneven = sized(model, imbalance=load)
     terms = TIME(cluster, uneven, plan, asked.coefficients, sharpness=SHARPNESS)
     assert found.time[i] == pytest.approx(float(sum(terms.values())))
     assert found.time[i] > 1.2 * found.time[0]
@@ -148,8 +150,8 @@ def test_each_new_cause_has_a_test_that_tells_it(dense, sparse):
         (sparse, "uneven-experts", "experts"),
     ):
         answer = named(diagnose(run, Measured("time", 2.0 * float(found.time[0]))))
-        assert test in told and answer[name].test is not None
-        assert answer[name].test["name"] == test
+        known = answer[name].test
+        assert test in told and known is not None and known["name"] == test
 
 
 def test_utilizations_depend_on_what_is_counted_and_rates_of_flops_not_on_a_peak(dense):
@@ -169,7 +171,7 @@ def test_utilizations_depend_on_what_is_counted_and_rates_of_flops_not_on_a_peak
 def test_no_hypothesis_lets_a_chip_compute_beyond_its_peak(dense):
     """A step of a third of the floor can be one of shorter sequences, and no ordinary one."""
     _, run, _, found = dense
-    params = float(dmodel.counts.active_parameters(run.records.model)) - 128256 * 4096
+    params = float(counts.active_parameters(run.records.model)) - 128256 * 4096
     floor = 64 * 4096 * 6 * params / (16 * 989.4e12)
     assert found.least[0] == pytest.approx(floor, rel=1e-3)
     beyond, above = (named(diagnose(run, Measured("time", x * floor))) for x in (0.33, 1.3))
@@ -178,5 +180,52 @@ def test_no_hypothesis_lets_a_chip_compute_beyond_its_peak(dense):
     assert above["nothing"].probability > 0.1
     short = beyond["other-sequence"]
     assert short.probability > 2.0 * cause_named("other-sequence").probability
-    assert short.size <= 0.25
+    assert short.size is not None and short.size <= 0.25
     assert sum(each.probability for each in beyond.values()) == pytest.approx(1.0)
+
+
+@pytest.fixture(scope="module")
+def one_node():
+    return of("llama-2-7b", 4, dmodel.Layout(zero=3))
+
+
+def test_causes_that_show_the_same_are_one(one_node, dense):
+    """Servers of PCIe cards have another network between nodes, which one node does not use."""
+    by_name = {}
+    for run in (one_node, dense):
+        _, subject_, cases, found = run
+        each = table(subject_, cases, found, beliefs())
+        by_name[run[0].devices] = dict(zip(each.names, each.prior * sum_of(each), strict=True))
+    both = sum(cause_named(n).probability for n in ("pcie-inside", "pcie-server"))
+    assert "pcie-server" not in by_name[4] and "pcie-server" in by_name[16]
+    assert by_name[4]["pcie-inside"] == pytest.approx(both)
+    assert by_name[16]["pcie-inside"] == pytest.approx(cause_named("pcie-inside").probability)
+
+
+def sum_of(each):
+    """What the priors of a table added up to before they were normed."""
+    return beliefs().otherwise[0] / each.prior[-1]
+
+
+def test_a_test_is_told_with_outcomes_that_differ_by_more_than_its_noise(one_node, dense):
+    noise = {test.name: test.noise for test in known_tests()}
+    for _, run, _, found in (one_node, dense):
+        answer = diagnose(run, Measured("time", 12.0 * float(found.time[0])))
+        assert answer.test is not None and answer.test["tells"]
+        for each in answer.causes:
+            if each.test is None:
+                continue
+            pair = each.test["expected"], each.test["otherwise"]["expected"]
+            assert min(pair) == 0.0 or abs(np.log(pair[0] / pair[1])) > noise[each.test["name"]]
+        for each in answer.test["tells"]:
+            assert each["expected"] != pytest.approx(each["otherwise"], rel=0.02)
+
+
+def test_a_test_of_many_numbers_says_which_one_each_cause_changes(dense):
+    _, run, _, found = dense
+    answer = diagnose(run, measured([f"{4.0 * float(found.time[0])}s"]))
+    test = diagnose(run, Measured("time", 1.4 * float(found.time[0]))).test
+    assert answer.verdict == "slower" and test is not None and test["name"] == "configuration"
+    known = {each["name"]: each["looks"] for each in test["tells"]}
+    assert len(set(known.values())) > 1
+    assert known.get("other-batch", "sequences of a step").startswith("sequences of a step")

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import prod
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -77,6 +79,19 @@ class Figure(NamedTuple):
     value: float
 
 
+class Factor(NamedTuple):
+    """A number of something: "24h", or "gpu" for one of them."""
+
+    number: float
+    counted: str
+    each: float
+
+    @property
+    def value(self) -> float:
+        """How many of what is counted, in SI."""
+        return self.number * self.each
+
+
 def figure(text: str, what: str) -> Figure:
     """A figure of a step from words.
 
@@ -86,30 +101,45 @@ def figure(text: str, what: str) -> Figure:
     Raises:
       InputError: no number, no positive one, an unknown unit, or a unit of something else.
     """
-    unknown = InputError(f"{what} {text!r}: expected a number with a unit, one of {SHOWN}")
-    value, powers = 1.0, dict[str, int]()
-    for k, part in enumerate(_spelled(text).split("/")):
-        found = _FACTOR.fullmatch(part)
-        if found is None or (k == 0 and not found[1]) or not found[2]:
-            raise unknown
-        if found[2].startswith("epoch"):
-            raise InputError(
-                f"{what} {text!r}: an epoch is as long as the data; give its time over its "
-                "sequences, tokens or steps, such as 13.5h/52002samples"
-            )
-        word = _word(found[2])
-        if word is None:
-            raise unknown
-        number = float((found[1] or "1").replace("_", "").replace(",", ""))
-        power = 1 if k == 0 else -1
-        value *= (number * word[1]) ** power if number else 0.0
-        powers[word[0]] = powers.get(word[0], 0) + power
-    kind = KINDS.get(tuple(sorted((n, p) for n, p in powers.items() if p)))
-    if kind is None:
-        raise unknown
+    head, *below = _spelled(text).split("/")
+    if any(re.match(r"[\d.,]*epoch", part) for part in below):
+        raise InputError(
+            f"{what} {text!r}: an epoch is as long as the data; give its time over its sequences, "
+            "tokens or steps, such as 13.5h/52002samples"
+        )
+    above, others = _factor(head, None), [_factor(part, 1.0) for part in below]
+    kind = _kind(above, others)
+    if above is None or kind is None:
+        raise InputError(f"{what} {text!r}: expected a number with a unit, one of {SHOWN}")
+    under = prod(each.value for each in others if each)
+    value = above.value / under if under else 0.0
     if not 0.0 < value < 1e300:
         raise InputError(f"{what} {text!r}: expected a positive number")
     return Figure(kind[0], value ** kind[1])
+
+
+def _factor(text: str, bare: float | None) -> Factor | None:
+    """What stands above or below a line; None of what is none.
+
+    Args:
+      bare: how many there are where no number says it; None = that is none.
+    """
+    found = _FACTOR.fullmatch(text)
+    word = None if found is None else _word(found[2])
+    if found is None or word is None or (bare is None and not found[1]):
+        return None
+    number = float(found[1].replace("_", "").replace(",", "")) if found[1] else bare or 0.0
+    return Factor(number, *word)
+
+
+def _kind(above: Factor | None, below: Sequence[Factor | None]) -> tuple[str, int] | None:
+    """The kind of figure by what is counted above and below the line, and its power."""
+    powers = Counter({above.counted: 1}) if above else Counter[str]()
+    for each in below:
+        if each is None:
+            return None
+        powers[each.counted] -= 1
+    return KINDS.get(tuple(sorted((n, p) for n, p in powers.items() if p)))
 
 
 def _spelled(text: str) -> str:

@@ -105,6 +105,9 @@ def table(
     Args:
       kind: of what is measured of the step: "time", or a name of `measured.RATES` or
         `measured.UTILIZATION`.
+
+    Causes that show the same in this run, such as two of a network that it does not use, are one:
+    the first.
     """
     mean, seems = found.mean.copy(), apparent(found, kind)
     least = np.log(OVERCLOCKED * found.least) + seems
@@ -125,6 +128,9 @@ def table(
         if one is None:
             faint[cause.name] = float(change[np.argmax(np.abs(change))])
             continue
+        if (same := _same(parts, one)) is not None:
+            prior[same] += cause.probability
+            continue
         names.append(cause.name)
         prior.append(cause.probability)
         parts.append(one._replace(least=one.at(least)))
@@ -132,6 +138,16 @@ def table(
     prior.append(held.otherwise[0])
     parts.append(_otherwise(parts[0], held))
     return Table(tuple(names), np.array(prior) / sum(prior), tuple(parts), faint)
+
+
+def _same(parts: Sequence[Scaled], one: Scaled) -> int | None:
+    """Which hypothesis shows what this one does at every size, so that nothing tells them apart."""
+    for i, part in enumerate(parts):
+        if part.mean.shape == one.mean.shape and np.allclose(
+            part.mean, one.mean, rtol=0, atol=1e-9
+        ):
+            return i
+    return None
 
 
 def _is_room(subject: Subject, found: Responses, cause: Cause) -> bool:
