@@ -24,6 +24,9 @@ RATES = ("tokens_per_s", "tokens_per_s_per_device", *SEQUENCES)
 UTILIZATION = ("mfu", "flops_per_s_per_device")
 """Kinds that count model FLOPs."""
 
+MOST_MFU = 5.0
+"""Utilization beyond which a figure is a mistake in its unit, whatever peak it is of [1]."""
+
 BESIDE = {"compute": "s", "exposed": "s", "memory": "byte"}
 """What may be measured beside the step, and its unit."""
 
@@ -104,8 +107,11 @@ def _apart(texts: Sequence[str], option: str) -> tuple[str, list[str]]:
 def _step(text: str, what: str) -> tuple[str, float]:
     """Kind of a figure of the step, and its value in SI units."""
     kind, value = figure(text, what)
-    if kind == "mfu" and not value <= 1.0:
-        raise InputError(f"{what} {text!r}: expected a utilization up to 100 % (41%mfu, 0.41mfu)")
+    if kind == "mfu" and not value <= MOST_MFU:
+        raise InputError(
+            f"{what} {text!r}: expected a utilization, such as 41%mfu or 0.41mfu, up to "
+            f"{MOST_MFU:.0%} (more than 100 % is of another peak)"
+        )
     return kind, value
 
 

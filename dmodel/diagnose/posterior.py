@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmodel import uncertainty
-from dmodel.diagnose.causes import Beliefs, Cause, Effect, Size
+from dmodel.diagnose.causes import Beliefs, Cause, Effect
 from dmodel.diagnose.measured import RATES, SEQUENCES, UTILIZATION
 from dmodel.diagnose.responses import LEAST_EXPOSED, OBSERVABLES, Responses
 from dmodel.diagnose.subject import Subject
@@ -92,9 +92,9 @@ def apparent(found: Responses, kind: str) -> np.ndarray:
     believes the stated batch and peak, less that of the true one, `[n]`."""
     if kind not in (*RATES, *UTILIZATION):
         return np.zeros(len(found.tokens))
-    counted = found.sequences if kind in SEQUENCES else found.tokens
-    counted = counted * (found.flops if kind in UTILIZATION else 1.0)
-    return np.log((found.peak if kind == "mfu" else 1.0) / counted)
+    if kind in UTILIZATION:
+        return np.log((found.peak if kind == "mfu" else 1.0) / (found.tokens * found.flops))
+    return -np.log(found.sequences if kind in SEQUENCES else found.tokens * found.kept)
 
 
 def table(
@@ -124,7 +124,7 @@ def table(
             faint[cause.name] = 0.0
             continue
         change = mean[columns, 0] - mean[0, 0]
-        one = _spread_out(cause.size, columns, cases, (mean, scale), held.effect)
+        one = _spread_out(cause, columns, cases, (mean, scale), held.effect)
         if one is None:
             faint[cause.name] = float(change[np.argmax(np.abs(change))])
             continue
@@ -182,7 +182,7 @@ def _at(mean: np.ndarray, scale: np.ndarray, column: int) -> Scaled:
 
 
 def _spread_out(
-    size: Size,
+    cause: Cause,
     columns: np.ndarray,
     cases: Variants,
     shown: tuple[np.ndarray, np.ndarray],
@@ -190,13 +190,14 @@ def _spread_out(
 ) -> Scaled | None:
     """A cause on the sizes over which it is integrated; None where none of them shows."""
     mean, scale = shown
+    size = cause.size
     if size.is_listed:
         fine, pick = cases.size[columns], np.eye(len(columns))
     else:
         fine = size.between(FINE)
         pick = _between(size.scaled(cases.size[columns]), size.scaled(fine))
     means = pick @ mean[columns]
-    weight = effect.weight(means[:, 0] - mean[0, 0])
+    weight = effect.weight(means[:, 0] - mean[0, 0], cause.stated)
     if not weight.any():
         return None
     return Scaled(

@@ -58,8 +58,9 @@ class Responses(NamedTuple):
         `[n, 5, 5]`, memory's aside.
       shares: of each step that are compute, exposed, and neither, `[n, 3]` [1].
       terms: of the stated step by cause, of the prediction [s].
-      tokens, sequences, peak, flops: what a variant's tokens that count, its sequences, the peak of
-        its utilization and what it counts as FLOPs are over the stated ones, `[n]` [1].
+      tokens, sequences, peak, flops: what a variant's tokens, its sequences, the peak of its
+        utilization and what it counts as FLOPs are over the stated ones, `[n]` [1].
+      kept: share of its tokens that a rate counts, `[n]` [1].
       least: seconds of a step whose products run at the chip's peak, and nothing else, `[n]`.
     """
 
@@ -70,6 +71,7 @@ class Responses(NamedTuple):
     shares: np.ndarray
     terms: dict[str, float]
     tokens: np.ndarray
+    kept: np.ndarray
     sequences: np.ndarray
     peak: np.ndarray
     flops: np.ndarray
@@ -102,7 +104,8 @@ def responses(subject: Subject, cases: Variants) -> Responses:
         cov=cov,
         shares=_shares(*seconds[:, 0]),
         terms={name: float(values[0, 0]) for name, values in terms.items()},
-        tokens=_tokens(cases.records) * cases.beside["reading.tokens"],
+        tokens=_tokens(cases.records),
+        kept=cases.beside["reading.tokens"],
         sequences=_sequences(cases.records),
         peak=cases.beside["reading.peak"],
         flops=cases.beside["reading.flops"],
