@@ -541,6 +541,8 @@ def test_wrong_names_answer_with_what_would_be_right(call, words):
         ("NVIDIA A10G", "A10G"),
         ("NVIDIA A10", "A10"),
         ("NVIDIA L40", "L40"),
+        ("NVIDIA L20", "L20"),
+        ("a100_80g", "A100-80GB"),
         ("NVIDIA RTX A5000", "RTX-A5000"),
         ("AMD Instinct MI250X", "MI250X"),
         ("AMD Instinct MI355X", "MI355X"),
