@@ -149,3 +149,10 @@ def test_neighbours_are_of_one_generation_and_nearest_first():
     assert "70b" in found[0].model and found[0].distance < 1.5
     assert len({(n.source, n.layout, n.model, n.devices) for n in found}) == 5
     assert neighbours({"accelerator": "no such chip"}) == [] == neighbours(columns, 0)
+
+
+def test_a_figure_beyond_the_peak_is_said_to_be_one():
+    words = ["diagnose", *PLAN, "--neighbours", "0"]
+    beyond = run(*words, "--measured", "40k tok/s/gpu")
+    assert "No such chip computes that fast" in beyond.stdout
+    assert "No such chip" not in run(*words, "--measured", "10k tok/s/gpu").stdout

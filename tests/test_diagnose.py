@@ -110,7 +110,7 @@ def test_figures_are_read(texts, kind, value, beside):
         (["5.2"], "with a unit"),
         (["fast"], "with a unit"),
         (["0s"], "positive"),
-        (["141%mfu"], "up to 100 %"),
+        (["41mfu"], "such as 41%mfu"),
         (["5.2s", "colour=3s"], "unknown kind 'colour'"),
         (["5.2s", "compute=3GB"], "with a unit"),
         (["5.2s", "compute=3s", "compute=4s"], "twice"),
@@ -228,7 +228,7 @@ def test_posteriors_add_up_to_one_and_follow_bayes(of):
     assert of.prior.sum() == pytest.approx(1.0)
     # by hand, of the first measurement
     joint = [
-        p * (np.exp(log_density(logs[:1], one, [0]))[0] @ one.weight)
+        p * (np.exp(log_density(logs[:1], one, [0]))[0] @ (one.weight * (logs[0, 0] >= one.least)))
         for p, one in zip(of.prior, of.scaled, strict=True)
     ]
     assert said.probability[0] == pytest.approx(np.array(joint) / sum(joint))
@@ -369,7 +369,7 @@ def test_results_of_tests_count(run, found):
     alone = diagnose(run, measured(["30s"]))
     slow = diagnose(run, measured(["30s", f"network-inside={0.3 * rate / 1e9}GB/s"]))
     assert slow.kinds["network"] > 0.7 > alone.kinds["network"]
-    assert by_name(slow)["slow-network-between"] < 0.01
+    assert by_name(slow)["slow-network-between"] < 0.02
     assert "network-inside" not in {e.test["name"] for e in slow.causes if e.test}
     right = diagnose(run, measured(["30s", "network-inside=100%"]))
     inside = ("slow-network-inside", "pcie-inside", "pcie-server", "host-memory-inside")

@@ -56,6 +56,7 @@ JOB = {
 }
 DEGREES = {
     "--micro-batch": Case("--micro-batch 2"),
+    "--accumulation-steps": Case("--accumulation-steps 2", says="give one of them"),
     "--tp": Case("--tp 2"),
     "--pp": Case("--pp 2"),
     "--cp": Case("--cp 2"),
@@ -249,3 +250,17 @@ def test_an_option_that_has_nothing_to_do_is_refused(case, tmp_path, monkeypatch
     typed = "systems --toml" if command == "catalog" else f"{BASE[command]} {words}"
     code, _, said = outcome(command, typed, False)
     assert code == 2 and says in said
+
+
+@pytest.mark.parametrize("command", ["predict", "diagnose", "solve", "sensitivity"])
+def test_accumulation_is_a_batch(command):
+    """4 micro-batches of 2 on each of 8 replicas are 64 sequences."""
+    plain = BASE[command].replace("--global-batch 64", "")
+    said = [f"{plain} --micro-batch 2 --tp 2 {x}" for x in ("--global-batch 64", STEPS)]
+    by_batch, by_steps = (outcome(command, words, False) for words in said)
+    assert by_batch[:2] == by_steps[:2] and by_batch[0] in (0, 1)
+    by_settings = f"{plain} --set micro_batch=2 --set tp=2 {STEPS}"
+    assert outcome(command, by_settings, False)[:2] == by_batch[:2]
+
+
+STEPS = "--accumulation-steps 4"

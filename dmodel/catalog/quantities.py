@@ -38,7 +38,10 @@ QUANTITIES = {
         "bandwidth", "intra", "bytes_per_s", "of the innermost level, per device and direction"
     ),
     "bandwidth.inter": Quantity(
-        "bandwidth", "inter", "bytes_per_s", "of the outer one of two levels, per device"
+        "bandwidth",
+        "inter",
+        "bytes_per_s",
+        "of the outer one of two levels, per device: of a host's ports over its devices",
     ),
     "latency.kernel": Quantity(
         "kernel latency", "chip", "kernel_latency_s", "from one dependent empty kernel to the next"

@@ -30,7 +30,8 @@ Figures = Annotated[
         "--measured",
         metavar="FIGURE",
         help=(
-            "Measured step: 5.2s, 6785tok/s/gpu, 41%mfu, 405TFLOP/s. Repeat the option for "
+            "Measured step: 5.2s, 0.6it/s, 6785tok/s/gpu, 33samples/s, 41%mfu, 405TFLOP/s/gpu, "
+            "or of a whole run, 24h/1218steps. Repeat the option for "
             "compute=3.9s, exposed=0.6s (exposed communication), memory=61GB, elsewhere=4.1s "
             "(the same run on machines as specified), or results of tests: "
             "network-inside=18GB/s, clocks=0.8, synthetic-data=4.9s."
@@ -141,15 +142,19 @@ def _measurement(known: Measured) -> Document:
 def _utilization(stated: Stated, seconds: float) -> Document:
     """The measured rate per device, and its utilization with the peak that it is of."""
     from dmodel import counts
+    from dmodel.diagnose.responses import least_seconds
+    from dmodel.diagnose.subject import Records
     from dmodel.run import CONVENTION
 
     model, plan = stated.found.model, stated.found.plan
     rate = float(plan.global_batch * model.seq_len) / seconds / float(plan.devices)
     flops = rate * float(counts.model_flops_per_token(model, CONVENTION))
     peak = float(stated.found.cluster.chip.flops_per_s)
+    least = float(least_seconds(Records(stated.found.cluster, model, plan)))
     return {
         "tokens_per_s_per_device": rate,
         "mfu": {"value": flops / peak, "convention": CONVENTION, "peak_flops_per_s": peak},
+        "beyond_peak": seconds < least,
     }
 
 

@@ -21,6 +21,12 @@ NO_CAUSE = {"nothing": "ordinary scatter", "otherwise": "something else"}
 TERMS = 6
 """Terms of the predicted step that are told."""
 
+BEYOND = (
+    "No such chip computes that fast: the batch, the sequence length, the model or the chip is not "
+    "the one specified, or padding is counted."
+)
+"""What is said of a figure beyond the peak."""
+
 VERDICT = {
     "inside": "in the range of such runs",
     "slower": "SLOWER than such runs",
@@ -60,6 +66,8 @@ def _verdict(d: Document) -> list[str]:
         f"{percent(mfu['value'])} ({mfu['convention']}) of a dense peak of "
         f"{mfu['peak_flops_per_s'] / 1e12:.4g} TFLOP/s.",
     ]
+    if d["beyond_peak"]:
+        lines.append(BEYOND)
     terms = sorted(d["breakdown"].items(), key=lambda pair: -pair[1])[:TERMS]
     listed = ", ".join(
         f"{n[:-2].replace('_', ' ')} {percent(x / d['predicted'], 0)}" for n, x in terms
@@ -131,16 +139,33 @@ def _show_next(d: Document) -> None:
     titles = {c["name"]: c["title"] for c in d["causes"]}
     show_lines(
         f"Next, for {digits(test['bits'])} bits in {test['minutes']:g} minutes: {test['does']}.",
-        f"  {test['looks']}, if",
-        *(
-            f"    {_amount(value, test['unit'])}: {titles[name]}"
-            for name, value in test["expected"].items()
-        ),
+        *_expected(test, titles),
         "",
     )
-    if d["cannot"]:
-        names = ", ".join(f"{n} ({100.0 * x:+.1f} %)" for n, x in d["cannot"].items())
-        show_lines(f"Too small to matter here, at most: {names}.", "")
+    _show_faint(d["cannot"])
+
+
+def _show_faint(cannot: dict[str, float]) -> None:
+    """Causes that cannot matter, and those that change nothing at all."""
+    some = {n: f"{n} ({100.0 * x:+.1f} %)" for n, x in cannot.items() if abs(x) >= 5e-4}
+    none = ", ".join(n for n in cannot if n not in some)
+    if some:
+        show_lines(f"Too small to matter here, at most: {', '.join(some.values())}.", "")
+    if none:
+        show_lines(f"Without effect here: {none}.", "")
+
+
+def _expected(test: dict[str, Any], titles: dict[str, str]) -> list[str]:
+    """What a test would show: its number under the likeliest hypotheses; or of several numbers
+    those that hypotheses change."""
+    if len({each["looks"] for each in test["tells"]}) < 2:
+        amounts = {n: _amount(x, test["unit"]) for n, x in test["expected"].items()}
+        return [f"  {test['looks']}, if", *(f"    {x}: {titles[n]}" for n, x in amounts.items())]
+    return [
+        f"  {each['looks']} {_amount(each['expected'], test['unit'])}, not "
+        f"{_amount(each['otherwise'], test['unit'])}: {titles[each['name']]}"
+        for each in test["tells"]
+    ]
 
 
 def _show_neighbours(d: Document) -> None:

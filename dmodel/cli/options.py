@@ -150,6 +150,13 @@ class Degrees(NamedTuple):
             rich_help_panel=PLAN,
         ),
     ] = None
+    accumulation_steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Micro-batches per step (gradient accumulation), in place of --global-batch.",
+            rich_help_panel=PLAN,
+        ),
+    ] = None
     tp: Annotated[
         int | None, typer.Option(help="Tensor parallelism; default: 1.", rich_help_panel=PLAN)
     ] = None

@@ -19,14 +19,14 @@ COLUMNS = {"devices": "n_accel", "zero": "zero_stage", "chip": "accelerator"}
 """Options whose column has another name."""
 
 
-def setting(job: Job) -> Asked:
-    """The job of the options.
+def setting(job: Job, degrees: Degrees | None = None) -> Asked:
+    """The job of the options; of the degrees, its batch alone.
 
     Raises:
       InputError: an option is missing or no positive integer; unknown system, model, precision,
         stack or profile.
     """
-    question = question_of(job)
+    question = question_of(job if degrees is None else _with_batch(job, degrees))
     ready()
     return _asked(question, job.profile)
 
@@ -46,6 +46,7 @@ def question_of(job: Job, degrees: Degrees | None = None) -> Question:
     from dmodel.question import Question
     from dmodel.settings import changed, typed
 
+    job = job if degrees is None else _with_batch(job, degrees)
     said = typed(job.settings or ())
     _check_missing(job, said)
     _check_names(job, said)
@@ -56,6 +57,38 @@ def question_of(job: Job, degrees: Degrees | None = None) -> Question:
         words.pop("recompute_layers", None)
     start = changed(Question({}, system=job.system or ""), _own_words(job) | words | said)
     return with_shape(start, job.model or "", job.seq_len)
+
+
+def _with_batch(job: Job, degrees: Degrees) -> Job:
+    """The job with the batch that accumulation makes: micro-batch · steps · dp.
+
+    Raises:
+      InputError: no positive integer, or the batch is given too.
+    """
+    from dmodel.settings import typed
+
+    steps = degrees.accumulation_steps
+    if steps is None:
+        return job
+    check_count("accumulation_steps", steps)
+    said = typed(job.settings or ())
+    if job.global_batch is not None or "global_batch" in said:
+        raise InputError(
+            f"--accumulation-steps {steps}: the global batch is given too, and both say the "
+            "sequences of a step; give one of them"
+        )
+    given = {**degrees._asdict(), "n_accel": job.devices, **said}
+    devices, tp, pp, cp, micro_batch = (
+        _count(given.get(name)) for name in ("n_accel", "tp", "pp", "cp", "micro_batch")
+    )
+    dp = _count(given["dp"]) if given["dp"] else max(devices // (tp * pp * cp), 1)
+    return job._replace(global_batch=micro_batch * steps * dp)
+
+
+def _count(value: object) -> int:
+    """A count as it is given; 1 of what is left out, or is none and will be refused."""
+    text = str(value)
+    return int(text) if text.isdecimal() and int(text) else 1
 
 
 def with_shape(question: Question, model_name: str, seq_len: float | None) -> Question:

@@ -140,7 +140,7 @@ def command(
         spread,
     )
     check_options(wanted, degrees)
-    _answer(setting(job), degrees, wanted, top, json)
+    _answer(setting(job, degrees), degrees, wanted, top, json)
 
 
 def _answer(asked: Asked, degrees: Degrees, wanted: Wanted, top: int, json: bool) -> None:

@@ -77,6 +77,8 @@ class Cause(NamedTuple):
       source, date: of what the reason stands on, "" where it is judged.
       size: how large it may be. changes: what it does. begins: whether it may begin while a run
         goes on. machine: whether it is of the machines: the same run elsewhere does not have it.
+      fills: share of a device's memory that must be taken for it to be there; 0 = none.
+      stated: whether the run goes as it should, and is only another than the stated one.
     """
 
     name: str
@@ -90,6 +92,8 @@ class Cause(NamedTuple):
     changes: tuple[Change, ...]
     begins: bool
     machine: bool
+    fills: float = 0.0
+    stated: bool = False
 
 
 class Read(NamedTuple):
@@ -123,16 +127,20 @@ class Test(NamedTuple):
 
 class Effect(NamedTuple):
     """How much causes change a step: at least, and usually at most [1]; beyond that a change whose
-    logarithm is x times as large is x^−tail times as probable."""
+    logarithm is x times as large is x^−tail times as probable, as nobody leaves a run at that."""
 
     least: float
     usual: float
     tail: float
 
-    def weight(self, change: np.ndarray) -> np.ndarray:
-        """Prior of sizes by the change of ln t that they make, up to a factor."""
+    def weight(self, change: np.ndarray, stated: bool = False) -> np.ndarray:
+        """Prior of sizes by the change of ln t that they make, up to a factor.
+
+        Args:
+          stated: whether the run is only another than the stated one (`Cause.stated`).
+        """
         size = np.abs(change)
-        beyond = np.maximum(size / np.log1p(self.usual), 1.0)
+        beyond = 1.0 if stated else np.maximum(size / np.log1p(self.usual), 1.0)
         return np.where(size >= np.log1p(self.least), beyond**-self.tail, 0.0)
 
 
@@ -224,6 +232,8 @@ def _cause(entry: Mapping[str, Any]) -> Cause:
         changes=_changes(entry["changes"]),
         begins=entry.get("begins", False),
         machine=entry.get("machine", entry.get("begins", False)),
+        fills=entry.get("fills", 0.0),
+        stated=entry.get("stated", False),
     )
 
 

@@ -211,7 +211,7 @@ def _test(best: Told, of: Table, said: Posterior, hypothesis: int) -> dict[str, 
     k = best.outcome.telling(p, hypothesis)
     shown, logs = best.outcome.shown(k), best.outcome.mean[:, k]
     order = [int(i) for i in np.argsort(-p) if i != hypothesis]
-    unlike = (i for i in order if abs(logs[i] - logs[hypothesis]) > DIFFERENT)
+    unlike = (i for i in order if _is_unlike(best, logs[i] - logs[hypothesis]))
     other = next(unlike, None)
     if other is None:
         return None
@@ -223,8 +223,13 @@ def _test(best: Told, of: Table, said: Posterior, hypothesis: int) -> dict[str, 
     }
 
 
-DIFFERENT = 0.02
-"""Difference of logarithms from which two outcomes are told apart."""
+DIFFERENT = 2.0
+"""Standard deviations of a test's noise from which two outcomes are told apart."""
+
+
+def _is_unlike(test: Told, gap: float) -> bool:
+    """Whether two outcomes are told apart, by the difference of their logarithms."""
+    return abs(gap) > DIFFERENT * test.test.noise
 
 
 def _about(best: Told, k: int) -> dict[str, Any]:
@@ -254,7 +259,27 @@ def _recommended(tests: list[Told], of: Table, said: Posterior) -> dict[str, Any
         **_about(best, k),
         "bits": best.information,
         "expected": {of.names[i]: float(shown[i]) for i in order},
+        "tells": _tells(best, of, p),
     }
+
+
+def _tells(best: Told, of: Table, p: np.ndarray) -> list[dict[str, Any]]:
+    """The likeliest hypotheses of which a test shows something else than of an ordinary run: which
+    of its numbers, and what it would be."""
+    found, mean = [], best.outcome.mean
+    for i in np.argsort(-p):
+        k = best.outcome.telling(p, int(i))
+        if _is_unlike(best, mean[i, k] - mean[0, k]) and is_cause(of.names[i]):
+            shown = best.outcome.shown(k)
+            found.append(
+                {
+                    "name": of.names[i],
+                    "looks": best.outcome.of.looks[k],
+                    "expected": float(shown[i]),
+                    "otherwise": float(shown[0]),
+                }
+            )
+    return found[:NAMED]
 
 
 def _parts(known: Mapping[str, float], found: Responses, of: Table) -> dict[str, dict[str, float]]:

@@ -1,55 +1,37 @@
-"""What was measured of a run, from words: `5.2s`, `6785tok/s/gpu`, `41%mfu`, `memory=61GB`,
-`elsewhere=3.1s`, `network-inside=18GB/s`."""
+"""What was measured of a run, from words: `5.2s`, `6785tok/s/gpu`, `41%mfu` (`figures`),
+`memory=61GB`, `elsewhere=3.1s`, `network-inside=18GB/s`."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dmodel import counts
 from dmodel.diagnose.causes import Test, tests
+from dmodel.diagnose.figures import figure
 from dmodel.errors import InputError
 from dmodel.records import Cluster, Model, Plan
 from dmodel.run import CONVENTION
-from dmodel.units import SECONDS, quantity
+from dmodel.units import quantity
 
-RATES = ("tokens_per_s", "tokens_per_s_per_device", "sequences_per_s")
+SEQUENCES = ("sequences_per_s", "sequences_per_s_per_device")
+"""Kinds of measurement that count sequences, of whatever length."""
+
+RATES = ("tokens_per_s", "tokens_per_s_per_device", *SEQUENCES)
 """Kinds of measurement that count what is trained in a second."""
 
 UTILIZATION = ("mfu", "flops_per_s_per_device")
 """Kinds that count model FLOPs."""
 
-UNITS: dict[str, tuple[str, float]] = {
-    **{unit: ("time", float(factor)) for unit, factor in SECONDS.items()},
-    "tok/s": ("tokens_per_s", 1.0),
-    "tokens/s": ("tokens_per_s", 1.0),
-    "tok/s/gpu": ("tokens_per_s_per_device", 1.0),
-    "tokens/s/gpu": ("tokens_per_s_per_device", 1.0),
-    "tok/s/device": ("tokens_per_s_per_device", 1.0),
-    "tokens/s/device": ("tokens_per_s_per_device", 1.0),
-    "tokens/gpu/s": ("tokens_per_s_per_device", 1.0),
-    "samples/s": ("sequences_per_s", 1.0),
-    "sequences/s": ("sequences_per_s", 1.0),
-    "%mfu": ("mfu", 0.01),
-    "mfu": ("mfu", 1.0),
-    "tflop/s": ("flops_per_s_per_device", 1e12),
-    "tflops": ("flops_per_s_per_device", 1e12),
-    "tflop/s/gpu": ("flops_per_s_per_device", 1e12),
-    "tflops/gpu": ("flops_per_s_per_device", 1e12),
-}
-"""Units of a step → what they are of, and SI units in one."""
+MOST_MFU = 5.0
+"""Utilization beyond which a figure is a mistake in its unit, whatever peak it is of [1]."""
 
 BESIDE = {"compute": "s", "exposed": "s", "memory": "byte"}
 """What may be measured beside the step, and its unit."""
 
 ELSEWHERE = "elsewhere"
 """A figure of the step of the same run on other machines, which are as stated."""
-
-_AMOUNT = re.compile(
-    r"([0-9][0-9_,]*(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*(.+)", re.IGNORECASE
-)
 
 
 class Result(NamedTuple):
@@ -88,26 +70,6 @@ class Measured(NamedTuple):
         return {name: value for name, value in every.items() if value is not None}
 
 
-def amount(text: str, units: Mapping[str, Any], what: str) -> tuple[float, Any]:
-    """A positive number and what its unit stands for.
-
-    Raises:
-      InputError: no number, no positive one, or an unknown unit.
-    """
-    found = _AMOUNT.fullmatch(text.strip())
-    number, unit = found.groups() if found else ("0", "")
-    key = re.sub(r"\s+", "", unit).lower().replace("tokens/", "tok/") if unit else ""
-    known = {name.replace("tokens/", "tok/"): value for name, value in units.items()}
-    if key not in known:
-        raise InputError(
-            f"{what} {text!r}: expected a number with a unit, one of {', '.join(units)}"
-        )
-    value = float(number.replace("_", "").replace(",", ""))
-    if not 0.0 < value < 1e300:
-        raise InputError(f"{what} {text!r}: expected a positive number")
-    return value, known[key]
-
-
 def measured(texts: Sequence[str], option: str = "--measured") -> Measured:
     """A measurement from words: one of the step, and `kind=value` of what is known beside it.
 
@@ -144,10 +106,13 @@ def _apart(texts: Sequence[str], option: str) -> tuple[str, list[str]]:
 
 def _step(text: str, what: str) -> tuple[str, float]:
     """Kind of a figure of the step, and its value in SI units."""
-    value, (kind, factor) = amount(text, UNITS, what)
-    if kind == "mfu" and not value * factor <= 1.0:
-        raise InputError(f"{what} {text!r}: expected a utilization up to 100 % (41%mfu, 0.41mfu)")
-    return kind, value * factor
+    kind, value = figure(text, what)
+    if kind == "mfu" and not value <= MOST_MFU:
+        raise InputError(
+            f"{what} {text!r}: expected a utilization, such as 41%mfu or 0.41mfu, up to "
+            f"{MOST_MFU:.0%} (more than 100 % is of another peak)"
+        )
+    return kind, value
 
 
 def _known(name: str, text: str, kind: str, what: str) -> float | Result:
@@ -257,6 +222,7 @@ def in_seconds(kind: str, value: float, cluster: Cluster, model: Model, plan: Pl
         "tokens_per_s": lambda: tokens / value,
         "tokens_per_s_per_device": lambda: tokens / (value * devices),
         "sequences_per_s": lambda: float(plan.global_batch) / value,
+        "sequences_per_s_per_device": lambda: float(plan.global_batch) / (value * devices),
         "mfu": lambda: flops() / (value * float(cluster.chip.flops_per_s)),
         "flops_per_s_per_device": lambda: flops() / value,
     }

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dmodel import uncertainty
-from dmodel.diagnose.causes import Beliefs, Effect, Size
-from dmodel.diagnose.measured import RATES, UTILIZATION
+from dmodel.diagnose.causes import Beliefs, Cause, Effect
+from dmodel.diagnose.measured import RATES, SEQUENCES, UTILIZATION
 from dmodel.diagnose.responses import LEAST_EXPOSED, OBSERVABLES, Responses
 from dmodel.diagnose.subject import Subject
 from dmodel.diagnose.variants import Variants
@@ -39,6 +39,7 @@ class Scaled(NamedTuple):
       size: the sizes; weight: their prior, which adds up to 1, `[size]`.
       time: seconds that the step would seem to take, `[size]`.
       columns: its variants `[grid]`; pick: weights of these at the sizes, `[size, grid]`.
+      least: ln of the seconds below which no step can seem to be, `[size]`; −∞ = any can.
     """
 
     mean: np.ndarray
@@ -48,6 +49,7 @@ class Scaled(NamedTuple):
     time: np.ndarray
     columns: np.ndarray
     pick: np.ndarray
+    least: np.ndarray | float = -np.inf
 
     @property
     def column(self) -> np.ndarray:
@@ -74,6 +76,13 @@ class Table(NamedTuple):
     faint: Mapping[str, float]
 
 
+OVERCLOCKED = 0.9
+"""Seconds over those at a chip's peak that a step may take: clocks can be a tenth above the nominal
+one."""
+
+IMPOSSIBLE = -1e3
+"""ln of the density of what no chip can do."""
+
 NOTHING, OTHERWISE = "nothing", "otherwise"
 """Names of the hypotheses that are no cause."""
 
@@ -82,9 +91,10 @@ def apparent(found: Responses, kind: str) -> np.ndarray:
     """ln of what somebody would take a step to last who reads a time, a rate or a utilization and
     believes the stated batch and peak, less that of the true one, `[n]`."""
     if kind not in (*RATES, *UTILIZATION):
-        return np.zeros(len(found.rate))
-    by_peak = found.peak if kind in UTILIZATION else np.ones(len(found.peak))
-    return np.log(by_peak / found.rate)
+        return np.zeros(len(found.tokens))
+    if kind in UTILIZATION:
+        return np.log((found.peak if kind == "mfu" else 1.0) / (found.tokens * found.flops))
+    return -np.log(found.sequences if kind in SEQUENCES else found.tokens * found.kept)
 
 
 def table(
@@ -95,28 +105,55 @@ def table(
     Args:
       kind: of what is measured of the step: "time", or a name of `measured.RATES` or
         `measured.UTILIZATION`.
+
+    Causes that show the same in this run, such as two of a network that it does not use, are one:
+    the first.
     """
     mean, seems = found.mean.copy(), apparent(found, kind)
+    least = np.log(OVERCLOCKED * found.least) + seems
     mean[:, 0] += seems
     mean[:, OBSERVABLES.index("elsewhere")] += seems[cases.home]
     scale = found.cov + _own(subject, cases, found, held)
-    names, prior, parts, faint = [NOTHING], [held.nothing[0]], [_at(mean, scale, 0)], {}
+    whole = _at(mean, scale, 0)._replace(least=least[:1])
+    names, prior, parts, faint = [NOTHING], [held.nothing[0]], [whole], {}
     for i, cause in enumerate(held.causes):
         columns = np.flatnonzero(cases.cause == i)
         if not columns.size:
             continue
+        if not _is_room(subject, found, cause):
+            faint[cause.name] = 0.0
+            continue
         change = mean[columns, 0] - mean[0, 0]
-        one = _spread_out(cause.size, columns, cases, (mean, scale), held.effect)
+        one = _spread_out(cause, columns, cases, (mean, scale), held.effect)
         if one is None:
             faint[cause.name] = float(change[np.argmax(np.abs(change))])
             continue
+        if (same := _same(parts, one)) is not None:
+            prior[same] += cause.probability
+            continue
         names.append(cause.name)
         prior.append(cause.probability)
-        parts.append(one)
+        parts.append(one._replace(least=one.at(least)))
     names.append(OTHERWISE)
     prior.append(held.otherwise[0])
     parts.append(_otherwise(parts[0], held))
     return Table(tuple(names), np.array(prior) / sum(prior), tuple(parts), faint)
+
+
+def _same(parts: Sequence[Scaled], one: Scaled) -> int | None:
+    """Which hypothesis shows what this one does at every size, so that nothing tells them apart."""
+    for i, part in enumerate(parts):
+        if part.mean.shape == one.mean.shape and np.allclose(
+            part.mean, one.mean, rtol=0, atol=1e-9
+        ):
+            return i
+    return None
+
+
+def _is_room(subject: Subject, found: Responses, cause: Cause) -> bool:
+    """Whether a device may be as full as a cause needs: by the prediction and twice its spread."""
+    most = float(found.memory[0]) * np.exp(2.0 * subject.memory_spread)
+    return bool(most >= cause.fills * float(subject.records.cluster.chip.hbm_bytes))
 
 
 def _own(subject: Subject, cases: Variants, found: Responses, held: Beliefs) -> np.ndarray:
@@ -145,7 +182,7 @@ def _at(mean: np.ndarray, scale: np.ndarray, column: int) -> Scaled:
 
 
 def _spread_out(
-    size: Size,
+    cause: Cause,
     columns: np.ndarray,
     cases: Variants,
     shown: tuple[np.ndarray, np.ndarray],
@@ -153,13 +190,14 @@ def _spread_out(
 ) -> Scaled | None:
     """A cause on the sizes over which it is integrated; None where none of them shows."""
     mean, scale = shown
+    size = cause.size
     if size.is_listed:
         fine, pick = cases.size[columns], np.eye(len(columns))
     else:
         fine = size.between(FINE)
         pick = _between(size.scaled(cases.size[columns]), size.scaled(fine))
     means = pick @ mean[columns]
-    weight = effect.weight(means[:, 0] - mean[0, 0])
+    weight = effect.weight(means[:, 0] - mean[0, 0], cause.stated)
     if not weight.any():
         return None
     return Scaled(
@@ -181,7 +219,7 @@ def _between(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 def _otherwise(nothing: Scaled, held: Beliefs) -> Scaled:
     """The prediction with whatever else may happen."""
     wide = np.array([held.scales[name] for name in OBSERVABLES])
-    return nothing._replace(scale=nothing.scale + np.diag(wide**2))
+    return nothing._replace(scale=nothing.scale + np.diag(wide**2), least=-np.inf)
 
 
 class Posterior(NamedTuple):
@@ -214,6 +252,7 @@ def posterior(
     for i, one in enumerate(of.scaled):
         terms = log_density(measured, one, seen) + np.log(np.maximum(one.weight, 1e-300))
         terms += 0.0 if beside is None else beside[i]
+        terms += np.where(measured[:, :1] < one.least, IMPOSSIBLE, 0.0) if 0 in seen[:1] else 0.0
         top = terms.max(1, keepdims=True)
         total = top[:, 0] + np.log(np.exp(terms - top).sum(1))
         sums.append(total)

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from dmodel import counts
 from dmodel.breakdown import MESSAGES, TERMS
 from dmodel.coefficients import Coefficients, from_unconstrained
 from dmodel.diagnose.subject import Records, Subject
-from dmodel.diagnose.variants import Variants
+from dmodel.diagnose.variants import AROUND, Variants
 from dmodel.recorded import Recorded
 from dmodel.step import memory_use, step_time
+from dmodel.tables import parameter_groups
 
 OBSERVABLES = ("time", "compute", "exposed", "memory", "elsewhere")
 """What may be measured, in order: seconds of a step; seconds in which a device computes; seconds in
@@ -56,8 +58,10 @@ class Responses(NamedTuple):
         `[n, 5, 5]`, memory's aside.
       shares: of each step that are compute, exposed, and neither, `[n, 3]` [1].
       terms: of the stated step by cause, of the prediction [s].
-      rate, peak: what a variant's tokens, and the peak of its utilization, are over the stated
-        ones, `[n]` [1].
+      tokens, sequences, peak, flops: what a variant's tokens, its sequences, the peak of its
+        utilization and what it counts as FLOPs are over the stated ones, `[n]` [1].
+      kept: share of its tokens that a rate counts, `[n]` [1].
+      least: seconds of a step whose products run at the chip's peak, and nothing else, `[n]`.
     """
 
     seconds: np.ndarray
@@ -66,8 +70,12 @@ class Responses(NamedTuple):
     cov: np.ndarray
     shares: np.ndarray
     terms: dict[str, float]
-    rate: np.ndarray
+    tokens: np.ndarray
+    kept: np.ndarray
+    sequences: np.ndarray
     peak: np.ndarray
+    flops: np.ndarray
+    least: np.ndarray
 
     @property
     def time(self) -> np.ndarray:
@@ -96,8 +104,12 @@ def responses(subject: Subject, cases: Variants) -> Responses:
         cov=cov,
         shares=_shares(*seconds[:, 0]),
         terms={name: float(values[0, 0]) for name, values in terms.items()},
-        rate=_tokens(cases.records) / _tokens(cases.records)[0],
+        tokens=_tokens(cases.records),
+        kept=cases.beside["reading.tokens"],
+        sequences=_sequences(cases.records),
         peak=cases.beside["reading.peak"],
+        flops=cases.beside["reading.flops"],
+        least=least_seconds(cases.records),
     )
 
 
@@ -107,8 +119,26 @@ def _shares(total: np.ndarray, compute: np.ndarray, exposed: np.ndarray) -> np.n
     return np.stack([compute, exposed, rest], 1) / total[:, None]
 
 
+def least_seconds(records: Records) -> np.ndarray:
+    """Seconds of a step whose products run at the chip's peak, and nothing else: two FLOPs for each
+    parameter that is no table of the embedding, forward and back, and for its gradient [s]."""
+    cluster, model, plan = records
+    tables = (1.0 - np.asarray(model.tied_embeddings)) * parameter_groups(model).embedding
+    each = 2.0 * (2.0 + np.asarray(model.trainable)) * (counts.active_parameters(model) - tables)
+    tokens = np.asarray(plan.global_batch) * np.asarray(model.seq_len)
+    return tokens * each / np.asarray(plan.devices * cluster.chip.flops_per_s)
+
+
+def _sequences(records: Records) -> np.ndarray:
+    """Sequences of a step over the stated ones."""
+    batch = np.asarray(records.plan.global_batch)
+    return batch / batch[0]
+
+
 def _tokens(records: Records) -> np.ndarray:
-    return np.asarray(records.plan.global_batch) * np.asarray(records.model.seq_len)
+    """Tokens of a step over the stated ones."""
+    length = np.asarray(records.model.seq_len)
+    return _sequences(records) * length / length[0]
 
 
 def seconds_of(cases: Variants, points: np.ndarray) -> np.ndarray:
@@ -129,7 +159,8 @@ def _summed(cases: Variants, terms: dict[str, np.ndarray]) -> np.ndarray:
         np.sum([terms[name] for name in names], 0) for names in (TERMS, COMPUTE, EXPOSED)
     )
     waits = (cases.beside["step.waits"] - 1.0) * compute
-    time = (time + waits) * cases.beside["step.outside"]
+    update = (cases.beside["step.update"] - 1.0) * terms["optimizer"]
+    time = (time + waits + update) * np.prod([cases.beside[name] for name in AROUND], 0)
     return np.stack([time, compute, exposed + waits])
 
 

@@ -12,11 +12,19 @@ import numpy as np
 from dmodel.diagnose.causes import Cause, Change
 from dmodel.diagnose.subject import Records, Subject
 from dmodel.errors import InputError
-from dmodel.records import leaf
+from dmodel.records import having, leaf, sized, value
 
-BESIDE = ("step.waits", "step.outside", "reading.peak")
-"""What causes change that is no number of a case: waiting for others, time outside of the step, and
-the peak that a utilization is of; each is 1 of the stated run."""
+AROUND = ("step.outside", "step.retries", "step.between")
+"""What lengthens a whole step, and is none of its compute nor communication: waiting for data, for
+the allocator, and what lies between steps."""
+
+READING = ("reading.peak", "reading.flops", "reading.tokens")
+"""What a figure is of: the peak that a utilization divides by, the FLOPs that are counted, and the
+share of tokens that are."""
+
+BESIDE = ("step.waits", "step.update", *AROUND, *READING)
+"""What causes change that is no number of a case: waiting for others, the optimizer's update, and
+`AROUND` and `READING`; each is 1 of the stated run."""
 
 
 class Variants(NamedTuple):
@@ -50,7 +58,7 @@ class Variants(NamedTuple):
         record, _, field = name.partition(".")
         if record == "coefficients":
             return self.factors.get(field, np.ones(self.count))
-        return np.asarray(_get(self.records, name), float)
+        return np.broadcast_to(np.asarray(_get(self.records, name), float), (self.count,))
 
 
 _LEVEL = re.compile(r"(\w+)\.(\w+)(?:\[(\w+)\])?$")
@@ -79,7 +87,7 @@ def _get(records: Records, name: str) -> Any:
     if record == "plan":
         return leaf(records.plan, field)
     if record == "model":
-        return getattr(records.model, field)
+        return value(records.model, field, 1.0)
     if record == "chip":
         return getattr(records.cluster.chip, field)
     values = np.asarray(getattr(records.cluster.network, field))
@@ -91,17 +99,18 @@ def _moved(records: Records, name: str, by: Callable[[Any], Any]) -> Records:
     """Records with a number changed."""
     record, field, level = _parts(name)
     if record == "plan":
-        value = by(leaf(records.plan, field))
-        return records._replace(plan=records.plan.having(**{field: value}))
+        new = by(leaf(records.plan, field))
+        return records._replace(plan=records.plan.having(**{field: new}))
     if record == "model":
-        value = by(getattr(records.model, field))
-        return records._replace(model=records.model.replace(**{field: value}))
+        if not hasattr(records.model, field) and not having(records.model, field):
+            return records
+        new = by(value(records.model, field))
+        return records._replace(model=sized(records.model, **{field: new}))
     cluster = records.cluster
     if record == "chip":
-        value = by(getattr(cluster.chip, field))
-        return records._replace(
-            cluster=cluster.replace(chip=cluster.chip.replace(**{field: value}))
-        )
+        new = by(getattr(cluster.chip, field))
+        chip = cluster.chip.replace(**{field: new})
+        return records._replace(cluster=cluster.replace(chip=chip))
     values = np.array(getattr(cluster.network, field), float)
     for k in _places(level, len(values)):
         values[k] = by(values[k])
@@ -162,15 +171,15 @@ def variants(subject: Subject, causes: Sequence[Cause]) -> Variants:
     sizes = np.concatenate([np.ones(1), *(size for _, size, _ in each)])
     changed = [moved(r, cause.changes, s) for cause, (r, s, _) in zip(causes, each, strict=True)]
 
-    def sized(leaf: str) -> np.ndarray:
+    def size_of(leaf: str) -> np.ndarray:
         """The size where a cause changes a number, and 1 elsewhere."""
         own = [any(change.leaf == leaf for change in cause.changes) for cause in causes]
         return np.where(np.array([False, *own])[cause_of + 1], sizes, 1.0)
 
     return Variants(
         records=_joined([repeated(subject.records, 1), *changed]),
-        factors={name: sized(f"coefficients.{name}") for name in _coefficients(causes)},
-        beside={name: sized(name) for name in BESIDE},
+        factors={name: size_of(f"coefficients.{name}") for name in _coefficients(causes)},
+        beside={name: size_of(name) for name in BESIDE},
         cause=cause_of,
         size=sizes,
         labels=("", *(word for _, _, words in each for word in words)),
