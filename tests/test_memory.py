@@ -460,6 +460,22 @@ def test_the_update_of_bf16_states_needs_ten_bytes_a_parameter():
         assert nbytes["update"] / GIB == pytest.approx(measured, rel=2e-3)
 
 
+@pytest.mark.parametrize("inputs", ["fewer", "more"])
+def test_gradients_that_are_freed_are_none_at_the_loss_of_the_only_micro_batch(inputs):
+    """They come while inputs of layers go: a device never needs more than the larger of both."""
+    batch = {"fewer": 1.0, "more": 32.0}[inputs]
+    one = {"recompute_layers": 1.0, "micro_batch": batch, "global_batch": batch}
+    kept, freed = (moments(freed_gradients=x, **one) for x in (0.0, 1.0))
+    grads = float(kept["loss"].gradients)
+    layers = 32.0 * 2.0 * batch * 4096.0 * 4096.0
+    assert float(freed["loss"].gradients) == 0.0
+    assert float(freed["backward"].gradients) == pytest.approx(max(grads - layers, 0.0), abs=1.0)
+    assert (grads > layers) == (inputs == "fewer")
+    assert freed["update"] == kept["update"]
+    several = one | {"global_batch": 2.0 * batch}
+    assert moments(freed_gradients=1.0, **several) == moments(**several)
+
+
 @pytest.mark.parametrize("model", EDGE_MODELS)
 def test_the_fullest_moment_is_what_a_device_needs(model):
     for degrees in ({}, {"pp": 2.0}, {"update_bytes": 40.0}, {"recompute_layers": 1.0}):
