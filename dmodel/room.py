@@ -148,21 +148,26 @@ def _least(plan: Plan) -> Named:
 
 def candidates(asked: Asked, plan: Plan) -> Iterator[Named]:
     """Single changes that make room, of each kind the smallest first."""
-    layout, question = plan.layout, asked.question
-    if _least(plan):
-        yield from ({name: value} for name, value in _least(plan).items())
+    layout = plan.layout
+    yield from ({name: value} for name, value in _least(plan).items())
     yield from ({"micro_batch": b} for b in _halves(float(layout.micro_batch)))
     if float(layout.tp) > 1.0 and not float(layout.sp):
         yield {"sp": 1.0}
     yield from ({"zero_stage": float(stage)} for stage in _stages(asked, float(layout.zero)))
     yield from _degrees(asked, plan)
-    if question.tuning != "lora":
-        yield from ({"optimizer": name} for name in ("adamw-8bit",) if _plain_optimizer(asked))
     yield {"offload": 1.0}
     yield from ({"n_accel": n * asked.devices} for n in (2, 4, 8))
+    yield from _training(asked)
+
+
+def _training(asked: Asked) -> Iterator[Named]:
+    """Other optimizers; other fine-tuning where the job is one."""
+    question = asked.question
+    if question.tuning != "lora" and _plain_optimizer(asked):
+        yield {"optimizer": "adamw-8bit"}
     if question.tuning == "sft":
         yield {"tuning": "lora"}
-    if question.tuning != "none" and question.frozen == "":
+    if question.tuning != "none" and not question.frozen:
         yield {"tuning": "qlora"}
 
 
