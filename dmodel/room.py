@@ -33,8 +33,12 @@ OPTIONS = {"n_accel": "devices", "zero_stage": "zero"}
 SWITCHES = {("sp", 0.0): "--no-sp", ("sp", 1.0): "--sp"}
 """Switches of the shell."""
 
-SETTINGS = ("optimizer", "tuning")
+SETTINGS = ("logit_bytes", "optimizer", "tuning")
 """Names that `--set` takes."""
+
+
+ALTERING = frozenset(("tuning", "seq_len"))
+"""Names whose change is another training."""
 
 
 class Tried(NamedTuple):
@@ -109,17 +113,23 @@ def advice(asked: Asked, found: Resolved, said: Mapping[str, Any]) -> dict[str, 
 def changes(asked: Asked, plan: Plan) -> list[dict[str, Any]]:
     """Changes after which a plan runs out of memory with a small probability, the cheapest token
     first: `change` (options of the shell), memory, risk and time. One change each; where none is
-    enough, one beside recomputing everything in micro-batches of one sequence. Empty where nothing
-    helps.
+    enough, one beside recomputing everything in micro-batches of one sequence, then beside sharding
+    everything too. Empty where nothing helps.
     """
-    single = list(candidates(asked, plan))
-    found = list(_enough(asked, single))
-    if not found:
-        least = _least(plan)
-        found = list(_enough(asked, (least | named for named in single)))
+    single, found = list(candidates(asked, plan)), []
+    for beside in _beside(asked, plan):
+        if not found:
+            found = list(_enough(asked, (beside | named for named in single)))
     documents = [each.document() | _pace(each) for each in found]
     order = sorted(documents, key=lambda d: (d["alters_training"], -d["tokens_per_s_per_device"]))
     return [{n: x for n, x in d.items() if n != "alters_training"} for d in order[:SHOWN]]
+
+
+def _beside(asked: Asked, plan: Plan) -> list[Named]:
+    """What single changes may stand beside, the least first."""
+    least, stages = _least(plan), _stages(asked, float(plan.layout.zero))
+    most: Named = {"zero_stage": float(stages[-1])} if stages and asked.devices > 1 else {}
+    return [{}, least, least | most]
 
 
 def _enough(asked: Asked, ways: Iterable[Named]) -> Iterator[Tried]:
@@ -137,7 +147,8 @@ def _pace(one: Tried) -> dict[str, Any]:
     """What a step then takes."""
     said = answer(one.asked, one.found.plan)
     names = ("step_time_s", "tokens_per_s_per_device")
-    return {n: said[n] for n in names} | {"alters_training": "tuning" in one.named}
+    altered = not ALTERING.isdisjoint(one.named)
+    return {n: said[n] for n in names} | {"alters_training": altered}
 
 
 def _least(plan: Plan) -> Named:
@@ -161,10 +172,14 @@ def candidates(asked: Asked, plan: Plan) -> Iterator[Named]:
 
 
 def _training(asked: Asked) -> Iterator[Named]:
-    """Other optimizers; other fine-tuning where the job is one."""
+    """A loss that goes chunk by chunk, other optimizers, shorter sequences; other fine-tuning where
+    the job is one."""
     question = asked.question
+    yield {"logit_bytes": 0.0}
     if question.tuning != "lora" and _plain_optimizer(asked):
         yield {"optimizer": "adamw-8bit"}
+    length = int(asked.model.seq_len)
+    yield from ({"seq_len": length // n} for n in (2, 4, 8) if length % n == 0)
     if question.tuning == "sft":
         yield {"tuning": "lora"}
     if question.tuning != "none" and not question.frozen:

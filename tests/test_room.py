@@ -40,11 +40,13 @@ def test_a_change_that_would_fit_does_when_it_is_typed(plan):
 
 
 def test_the_cheapest_token_comes_first_and_other_training_last():
-    found = document("predict", LARGE)["would_fit"]
-    pace = [each["tokens_per_s_per_device"] for each in found]
-    assert pace == sorted(pace, reverse=True)
-    tuned = changes(TUNED)
-    assert [name for name in tuned if "tuning" in name] == tuned[-2:]
+    for plan in (LARGE, TUNED):
+        found = document("predict", plan)["would_fit"]
+        other = ["tuning" in each["change"] or "seq-len" in each["change"] for each in found]
+        assert other == sorted(other)
+        pace = [each["tokens_per_s_per_device"] for each in found[: other.count(False)]]
+        assert pace == sorted(pace, reverse=True)
+    assert any("tuning" in name for name in changes(TUNED))
 
 
 def test_a_stack_is_offered_what_it_runs():
@@ -60,6 +62,17 @@ def test_what_fits_is_told_nothing():
     said = document("predict", MICRO, "--stack fsdp --recompute full")
     assert said["oom_probability"] <= RISK
     assert "would_fit" not in said and "blanks_that_decide" not in said
+
+
+def test_a_loss_of_whole_logits_is_told_of_one_by_chunks():
+    """QLoRA of 8B with 52,000 tokens ran out of memory on one H100, logits held whole."""
+    long = (
+        "--system H100-DGX --devices 1 --model llama-3.1-8b --seq-len 51974 --global-batch 8 "
+        "--stack llama-factory --set tuning=qlora"
+    )
+    assert not document("predict", long)["fits"]
+    assert changes(long)[0] == "--set logit_bytes=0"
+    assert "a loss that goes chunk by chunk" in run("predict", long).stdout
 
 
 def test_where_no_change_is_enough_the_answer_says_so():

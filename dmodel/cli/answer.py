@@ -122,6 +122,8 @@ def _show_room(d: Document) -> None:
         ]
         heads = ("change", "memory", "risk", "step", "tokens/s per device")
         show_table("What would fit, the cheapest token first", heads, rows)
+        if any("logit_bytes" in each["change"] for each in found):
+            show_lines("logit_bytes=0: a loss that goes chunk by chunk (fused with the head).", "")
     elif "would_fit" in d:
         show_lines(
             "No change of one option that was tried makes it fit; `dmodel design` looks at all "
