@@ -60,6 +60,11 @@ class Tried(NamedTuple):
         """The change as options of the shell."""
         return " ".join(_option(name, value) for name, value in self.named.items())
 
+    @property
+    def alters_training(self) -> bool:
+        """Whether the change is another training."""
+        return not ALTERING.isdisjoint(self.named)
+
     def document(self) -> dict[str, Any]:
         """The change for an answer, without its time."""
         return {
@@ -116,13 +121,14 @@ def changes(asked: Asked, plan: Plan) -> list[dict[str, Any]]:
     enough, one beside recomputing everything in micro-batches of one sequence, then beside sharding
     everything too. Empty where nothing helps.
     """
-    single, found = list(candidates(asked, plan)), []
+    single = list(candidates(asked, plan))
+    found: list[Tried] = []
     for beside in _beside(asked, plan):
-        if not found:
-            found = list(_enough(asked, (beside | named for named in single)))
-    documents = [each.document() | _pace(each) for each in found]
-    order = sorted(documents, key=lambda d: (d["alters_training"], -d["tokens_per_s_per_device"]))
-    return [{n: x for n, x in d.items() if n != "alters_training"} for d in order[:SHOWN]]
+        if all(each.alters_training for each in found):
+            found += _enough(asked, (beside | named for named in single))
+    documents = [(each.alters_training, each.document() | _pace(each)) for each in found]
+    order = sorted(documents, key=lambda pair: (pair[0], -pair[1]["tokens_per_s_per_device"]))
+    return [document for _, document in order[:SHOWN]]
 
 
 def _beside(asked: Asked, plan: Plan) -> list[Named]:
@@ -146,9 +152,7 @@ def _enough(asked: Asked, ways: Iterable[Named]) -> Iterator[Tried]:
 def _pace(one: Tried) -> dict[str, Any]:
     """What a step then takes."""
     said = answer(one.asked, one.found.plan)
-    names = ("step_time_s", "tokens_per_s_per_device")
-    altered = not ALTERING.isdisjoint(one.named)
-    return {n: said[n] for n in names} | {"alters_training": altered}
+    return {n: said[n] for n in ("step_time_s", "tokens_per_s_per_device")}
 
 
 def _least(plan: Plan) -> Named:

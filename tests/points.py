@@ -169,6 +169,7 @@ PLAN = Plan.of(
     boundary_copies=1.5,
     boundary_buffers=0.4,
     freed_gradients=0.6,
+    eager=0.4,
     composed=0.3,
     narrow_gathers=0.8,
     narrow_sums=0.6,

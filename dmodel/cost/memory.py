@@ -199,7 +199,7 @@ def moments(
     again = layout.recompute_layers * (1.0 - footprint.kept)
     more = footprint.activation * (1.0 + footprint.copies * (1.0 - 1.0 / layout.tp))
     layer = more * layer_activation_bytes(model, plan.having(recompute_layers=again))
-    working = more * layer_keeps(model, plan.having(recompute_attention=0.0)).total
+    working = more * _at_work(model, plan)
     parts_again = larger(layout.recompute_elementwise, layout.recompute_bytes)
     recomputed = larger(
         larger(again, parts_again), layout.recompute_attention * (1.0 - plan.software.flash)
@@ -236,6 +236,14 @@ def moments(
         ),
         "update": states.replace(optimizer=states.optimizer + updated),
     }
+
+
+def _at_work(model: Model, plan: Plan) -> Array:
+    """What a layer has while it is at work in the backward pass [byte]: all that it keeps where
+    nothing is done again, and where kernels are not fused, gradients inside its MLP, as many as it
+    keeps there."""
+    kept = layer_keeps(model, plan.having(recompute_attention=0.0))
+    return kept.total + plan.software.eager * (kept.dense + kept.shared + kept.experts)
 
 
 def _states(model: Model, plan: Plan, footprint: Footprint) -> tuple[Memory, Array, Array]:
