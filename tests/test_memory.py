@@ -68,6 +68,24 @@ def test_a_gated_mlp_with_few_kv_heads_keeps_what_its_backward_reads():
     )
 
 
+@pytest.mark.parametrize(("trainable", "norm"), [(1.0, 4.0 + 2.0), (0.0, 4.0)])
+def test_kernels_apart_keep_results_of_their_own(trainable, norm):
+    """Two norms keep fp32 copies of their input, and what they normalized where their weights are
+    trained; the gate keeps what it multiplies. At work, gradients inside the MLP are beside."""
+    m = catalog.transformer("llama-3-8b").replace(trainable=trainable)
+    t, h, f = float(m.seq_len), 4096.0, 14336.0
+    fused, apart = (
+        float(memory.layer_activation_bytes(m, plan(flash=1.0, eager=x))) for x in (0.0, 1.0)
+    )
+    more = t * (2.0 * norm * h + 2.0 * f)
+    assert apart - fused == pytest.approx(more, rel=1e-12)
+    at_work = [
+        float(moments(m, recompute_layers=1.0, eager=x)["backward"].activations) for x in (0.0, 1.0)
+    ]
+    inside = t * f * (6.0 + 2.0 * trainable)
+    assert at_work[1] - at_work[0] == pytest.approx(more + inside, rel=1e-12)
+
+
 def test_operands_in_eight_bits_are_kept_in_one_byte():
     """Of 34 bytes the norms' outputs (4), the attention output (2) and the MLP's product (8) halve;
     four bits keep scales, so also one."""
