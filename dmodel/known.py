@@ -32,6 +32,11 @@ WORDS: dict[str, Setting] = {
         TUNINGS,
     ),
     "adapters": Setting("words", "modules with a low-rank adapter"),
+    "optimizer": Setting(
+        "word",
+        "of the update: bytes of its states; adamw where nothing is said",
+        ("adamw", "adamw-8bit", "adafactor", "lion", "muon", "sgd"),
+    ),
     "packed_window": Setting("number", "window that packed documents cost [token]; 0 = whole"),
     "dispatcher": Setting(
         "word", "how tokens reach their experts", ("alltoall", "deepep", "hybridep")

@@ -49,6 +49,9 @@ ADAPTED = (
     "linear_fc2",
 )
 
+EVERY_LINEAR = dict.fromkeys(("all", "all-linear"), ADAPTED[:7])
+"""Words of trainers for adapters on every product of a layer, and their names."""
+
 SETTINGS = {
     name: Setting(one["kind"], one["meaning"], tuple(one["allowed"]))
     for name, one in table("settings").items()
@@ -87,6 +90,8 @@ def value_of(name: str, text: str) -> Any:
         return _word(name, text)
     if not re.fullmatch(r"[\w.-]+(\s*\+\s*[\w.-]+)*", text):
         raise InputError(f"{name}: expected names with + between them, got {text!r}")
+    if name == "adapters" and text in EVERY_LINEAR:
+        return EVERY_LINEAR[text]
     parts = () if text == NOTHING else tuple(re.split(r"\s*\+\s*", text))
     return tuple(_word(name, part) for part in parts)
 

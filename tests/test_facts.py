@@ -6,10 +6,12 @@ import pytest
 
 from calibration.traces import published, read, to_cases
 from dmodel.catalog.facts import apply
-from dmodel.catalog.stack import stack
+from dmodel.catalog.stack import consequences, files, stack
 from dmodel.deciding import LEAVES
 from dmodel.records import leaf, value
+from dmodel.settings import SETTINGS
 from dmodel.step import memory_use
+from dmodel.tables import parameter_groups
 from tests.rows import answered, job, table_file
 
 
@@ -257,7 +259,20 @@ def test_what_stacks_hold_beside_the_states(stack, changes, expected):
         ("tpu-recipes/v5p", {}, (0.0, 12.0)),
         ("jax-toolbox-maxtext/24.12", {}, (0.0, 12.0)),
         ("jax-toolbox-pax/24.03", {"flag": "lora"}, (2.0, 12.0)),
-        ("deepspeed", {}, (2.0, 12.0, 4.0, 2.0, 0.0, 8.0)),
+        ("deepspeed", {}, (2.0, 12.0, 4.0, 2.0, 0.0, 14.0)),
+        ("deepspeed/flagperf", {}, (2.0, 12.0, 4.0, 2.0, 0.0, 8.0)),
+        ("huggingface", {}, (2.0, 4.0, 2.0, 2.0, 0.0, 14.0)),
+        ("trl", {}, (0.0, 12.0, 4.0, 2.0, 0.0, 0.0)),
+        ("trl/0.20", {}, (0.0, 12.0, 4.0, 2.0, 0.0, 14.0)),
+        ("axolotl/deepspeed", {}, (2.0, 12.0, 4.0, 2.0, 0.0, 14.0)),
+        ("axolotl/pure", {}, (2.0, 4.0, 2.0)),
+        ("llama-factory", {}, (2.0, 12.0, 4.0, 2.0, 0.0, 14.0)),
+        ("llama-factory/fsdp", {}, (0.0, 12.0, 4.0)),
+        ("llama-factory/pure", {}, (2.0, 4.0, 2.0)),
+        ("llama-factory", {"zero_stage": "0"}, (4.0, 8.0, 4.0, 4.0)),
+        ("unsloth", {"zero_stage": "0"}, (2.0, 4.0, 2.0, 2.0, 0.0, 0.0)),
+        ("torchtune", {}, (2.0, 4.0, 2.0)),
+        ("composer", {}, (2.0, 12.0, 4.0)),
         ("megatron-bridge/26.02", {}, (2.0, 12.0)),
     ],
 )
@@ -280,6 +295,52 @@ def test_qlora_is_lora_with_frozen_weights_in_4_bits(stack):
     assert qlora.model.first_adapters == lora.model.first_adapters > 0.0
     held = job(**of, tuning="qlora", weight_bytes=1.0)
     assert float(held.plan.precision.weight_bytes) == 1.0
+
+
+def test_in_4_bits_are_the_layers_alone():
+    """Embedding and head of a quantized model stay in 16 bits (bitsandbytes leaves them out)."""
+    found = job("", "llama-3-8b", "RTX-4090", tuning="qlora")
+    n = parameter_groups(found.model)
+    ends, layers = float(n.embedding + n.head), float(n.layers * n.layer.total)
+    held = float(memory_use(found.model, found.plan).weights)
+    assert held == pytest.approx(2.0 * ends + 0.516 * layers, rel=1e-12)
+
+
+BYTES_OF = {
+    "adamw": {12.0: 12.0, 10.0: 10.0, 8.0: 8.0, 6.0: 6.0, 4.0: 4.0},
+    "adamw-8bit": {12.0: 6.0, 10.0: 4.0, 8.0: 2.0, 6.0: 4.0, 4.0: 2.0},
+    "adafactor": {12.0: 4.0, 10.0: 2.0, 8.0: 0.0, 6.0: 2.0, 4.0: 0.0},
+    "sgd": {12.0: 4.0, 10.0: 2.0, 8.0: 0.0, 6.0: 2.0, 4.0: 0.0},
+    "lion": {12.0: 8.0, 10.0: 6.0, 8.0: 4.0, 6.0: 4.0, 4.0: 2.0},
+    "muon": {12.0: 8.0, 10.0: 6.0, 8.0: 4.0, 6.0: 4.0, 4.0: 2.0},
+}
+"""Optimizer → bytes of AdamW's state, which a stack decides → its own."""
+
+
+def test_every_optimizer_has_its_bytes_beside_whatever_a_stack_holds():
+    of_stacks = {
+        each.sets["optimizer_bytes"]
+        for file in files().values()
+        for each in file.facts
+        if "optimizer_bytes" in each.sets and "optimizer" not in each.when
+    }
+    assert set(BYTES_OF) == set(SETTINGS["optimizer"].allowed)
+    for word, bytes_of in BYTES_OF.items():
+        assert of_stacks <= set(bytes_of)
+        for usual, own in bytes_of.items():
+            words = {"optimizer": word, "optimizer_bytes": usual}
+            assert {**words, **apply(consequences(), words, frozenset()).values}[
+                "optimizer_bytes"
+            ] == own, (word, usual)
+
+
+@pytest.mark.parametrize(("stack", "expected"), [("fsdp", 6.0), ("", 6.0), ("huggingface", 2.0)])
+def test_an_optimizer_is_that_of_the_plan(stack, expected):
+    of = {"stack": stack, "model": "llama-2-7b", "accelerator": "H100-80GB"}
+    found = job(**of, optimizer="adamw-8bit").plan.precision
+    assert float(found.optimizer_bytes) == expected
+    held = job(**of, optimizer="adamw-8bit", optimizer_bytes=7.0).plan.precision
+    assert float(held.optimizer_bytes) == 7.0
 
 
 def test_in_fp32_parameters_are_whole_without_a_copy():

@@ -33,14 +33,15 @@ CHIPS = {
 
 STACKS = {
     "megatron": ("megatron", "nemo", "mt-nlg", "vtrain", "mlperf", "megascale", "flagscale")
-    + ("primus",),
+    + ("primus", "slime", "pai-megatron"),
     "nanotron": ("nanotron", "ultrascale", "picotron"),
     "maxtext": ("maxtext", "jax-toolbox-maxtext", "gpu-recipes"),
     "pax": ("jax-toolbox-pax", "pax"),
     "fsdp": ("llm-foundry", "fsdp", "torchtitan", "torchtune", "composer", "accelerate", "hf-")
     + ("huggingface", "trl", "peft", "axolotl", "llama-factory", "unsloth", "ms-swift")
-    + ("fms-acceleration", "te", "litgpt", "olmo"),
-    "deepspeed": ("deepspeed", "bmtrain"),
+    + ("fms-acceleration", "te", "litgpt", "olmo", "transformers", "fastchat", "open-instruct")
+    + ("open-r1", "alignment-handbook", "lingua", "verl"),
+    "deepspeed": ("deepspeed", "bmtrain", "openrlhf", "xtuner"),
     "neuronx": ("neuronx", "optimum-neuron"),
     "habana": ("habana", "optimum-habana"),
 }

@@ -58,7 +58,7 @@ WORDS |= {"varying", "asked"}
 WORDS |= {"varying", "asked"}
 """From words to records, and what stands on nothing above it."""
 
-ANSWERS = {"prediction", "explain", "searching", "api", "diagnose", "solve"}
+ANSWERS = {"prediction", "room", "explain", "searching", "api", "diagnose", "solve"}
 ANSWERS |= {"tokens", "training_run", "sense", "montecarlo"}
 
 ALLOWED: dict[str, set[str]] = {
@@ -113,6 +113,7 @@ ALLOWED: dict[str, set[str]] = {
     "prediction": WORDS
     | BELOW_RUN
     | {"by_stage", "run", "energy", "recorded", "uncertainty", "explain", "report"},
+    "room": WORDS | BELOW_RUN | {"prediction"},
     "terms": BELOW_RUN | {"messages"},
     "explain": WORDS | BELOW_RUN | {"terms", "uncertainty", "prediction"},
     "searching": WORDS | BELOW_RUN | {"run", "sweep", "design"},

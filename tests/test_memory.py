@@ -68,6 +68,24 @@ def test_a_gated_mlp_with_few_kv_heads_keeps_what_its_backward_reads():
     )
 
 
+@pytest.mark.parametrize(("trainable", "norm"), [(1.0, 4.0 + 2.0), (0.0, 4.0)])
+def test_kernels_apart_keep_results_of_their_own(trainable, norm):
+    """Two norms keep fp32 copies of their input, and what they normalized where their weights are
+    trained; the gate keeps what it multiplies. At work, gradients inside the MLP are beside."""
+    m = catalog.transformer("llama-3-8b").replace(trainable=trainable)
+    t, h, f = float(m.seq_len), 4096.0, 14336.0
+    fused, apart = (
+        float(memory.layer_activation_bytes(m, plan(flash=1.0, eager=x))) for x in (0.0, 1.0)
+    )
+    more = t * (2.0 * norm * h + 2.0 * f)
+    assert apart - fused == pytest.approx(more, rel=1e-12)
+    at_work = [
+        float(moments(m, recompute_layers=1.0, eager=x)["backward"].activations) for x in (0.0, 1.0)
+    ]
+    inside = t * f * (6.0 + 2.0 * trainable)
+    assert at_work[1] - at_work[0] == pytest.approx(more + inside, rel=1e-12)
+
+
 def test_operands_in_eight_bits_are_kept_in_one_byte():
     """Of 34 bytes the norms' outputs (4), the attention output (2) and the MLP's product (8) halve;
     four bits keep scales, so also one."""
@@ -458,6 +476,22 @@ def test_the_update_of_bf16_states_needs_ten_bytes_a_parameter():
         assert max(nbytes, key=lambda name: nbytes[name]) == "update"
         assert nbytes["update"] == pytest.approx(10.0 * float(parameters(model)) / dp, rel=1e-12)
         assert nbytes["update"] / GIB == pytest.approx(measured, rel=2e-3)
+
+
+@pytest.mark.parametrize("inputs", ["fewer", "more"])
+def test_gradients_that_are_freed_are_none_at_the_loss_of_the_only_micro_batch(inputs):
+    """They come while inputs of layers go: a device never needs more than the larger of both."""
+    batch = {"fewer": 1.0, "more": 32.0}[inputs]
+    one = {"recompute_layers": 1.0, "micro_batch": batch, "global_batch": batch}
+    kept, freed = (moments(freed_gradients=x, **one) for x in (0.0, 1.0))
+    grads = float(kept["loss"].gradients)
+    layers = 32.0 * 2.0 * batch * 4096.0 * 4096.0
+    assert float(freed["loss"].gradients) == 0.0
+    assert float(freed["backward"].gradients) == pytest.approx(max(grads - layers, 0.0), abs=1.0)
+    assert (grads > layers) == (inputs == "fewer")
+    assert freed["update"] == kept["update"]
+    several = one | {"global_batch": 2.0 * batch}
+    assert moments(freed_gradients=1.0, **several) == moments(**several)
 
 
 @pytest.mark.parametrize("model", EDGE_MODELS)

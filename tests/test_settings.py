@@ -13,6 +13,7 @@ from dmodel.known import entries
 from dmodel.question import Question
 from dmodel.records import LEAVES
 from dmodel.settings import (
+    ADAPTED,
     KNOWN,
     SETTINGS,
     by_column,
@@ -53,6 +54,7 @@ def test_every_setting_says_what_it_means(name):
         (" graphed = 0.5 ; n_mtp=1;", {"graphed": 0.5, "n_mtp": 1.0}),
         ("adapters=q_proj + v_proj", {"adapters": ("q_proj", "v_proj")}),
         ("adapters=nothing", {"adapters": ()}),
+        ("adapters=all-linear", {"adapters": ADAPTED[:7]}),
         ("recompute_keeps=qkv+out", {"recompute_keeps": ("qkv", "out")}),
         ("dispatcher=deepep", {"dispatcher": "deepep"}),
         ("reduce_bytes=2e0", {"reduce_bytes": 2.0}),

@@ -33,8 +33,8 @@ def activation(gated: Array) -> Passes:
 
 def width_kept(at: Site, gated: Array) -> Array:
     """Bytes that an MLP keeps of each element of its width: `2 + 2 gated` before the activation and
-    an operand behind it."""
-    return 2.0 + 2.0 * gated + at.operand
+    an operand behind it; what the gate multiplies, where that is a kernel apart."""
+    return 2.0 + 2.0 * gated * (1.0 + at.software.eager) + at.operand
 
 
 class Dense(struct.PyTreeNode, kw_only=True):

@@ -295,6 +295,10 @@ def wrapped(at: Site, inside: Passes, times: Array = 1.0) -> Passes:
 
 
 def entered(at: Site) -> dict[str, Array]:
-    """What every part keeps of its input, by field of `Kept` [byte]."""
-    wide = opened(at)
-    return {"inputs": 3.0 * wide, "norms": at.operand * wide}
+    """What every part keeps of its input, by field of `Kept` [byte].
+
+    Eager norms keep their input in fp32, and what they normalized where their weights are trained
+    (transformers' `LlamaRMSNorm`).
+    """
+    wide, eager = opened(at), at.software.eager
+    return {"inputs": (3.0 + 4.0 * eager) * wide, "norms": at.operand * (1.0 + eager) * wide}

@@ -50,6 +50,7 @@ def show_answer(d: Document) -> None:
             ),
             "",
         )
+    _show_room(d)
     mfu = ", ".join(
         f"{percent(x)} ({name}: {CONVENTION_NAMES[name]})" for name, x in d["mfu"].items()
     )
@@ -104,6 +105,37 @@ def _show_memory(d: Document) -> None:
         ]
         heads = ("stage", "layers", "micro-batches in flight", "fullest", "bytes")
         show_table("Memory by stage", heads, rows)
+
+
+def _show_room(d: Document) -> None:
+    """What would make a plan fit, and which blanks decide whether it does."""
+    if found := d.get("would_fit"):
+        rows = [
+            (
+                each["change"],
+                gib(each["memory_bytes_per_device"]),
+                percent(each["oom_probability"]),
+                seconds(each["step_time_s"]),
+                digits(each["tokens_per_s_per_device"], 4),
+            )
+            for each in found
+        ]
+        heads = ("change", "memory", "risk", "step", "tokens/s per device")
+        show_table("What would fit, the cheapest token first", heads, rows)
+        if any("logit_bytes" in each["change"] for each in found):
+            show_lines("logit_bytes=0: a loss that goes chunk by chunk (fused with the head).", "")
+    elif "would_fit" in d:
+        show_lines(
+            "No change of one option that was tried makes it fit; `dmodel design` looks at all "
+            "plans of the job.",
+            "",
+        )
+    for each in d.get("blanks_that_decide", ()):
+        show_lines(
+            f"A blank decides: with {each['change']} it needs "
+            f"{gib(each['memory_bytes_per_device'])} and does not fit. Say which it is.",
+            "",
+        )
 
 
 SAID = {

@@ -176,15 +176,17 @@ def _answered(
     from dmodel.cli.not_given import faster, faster_lines
     from dmodel.cli.question import plan_document, short, title
     from dmodel.prediction import prediction
+    from dmodel.room import advice
     from dmodel.run import CONVENTION
 
     asked = ask(question, profile)
-    found = prediction(asked, laid(asked, {}))
+    found = prediction(asked, resolved := laid(asked, {}))
     say(provenance(asked))
     document = {
         **asked.document(),
         "plan": plan_document(found.plan),
         **found.document,
+        **advice(asked, resolved, found.document),
         **flat(run_answer(asked, found.document, *run)),
         "assumptions": [str(each) for each in found.assumptions],
     }

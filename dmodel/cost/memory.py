@@ -180,7 +180,9 @@ def moments(
     micro-batch; under ZeRO-3 the gathered weights of a layer and of the next one, or of all when
     they are kept after the forward pass. Of activations in the host's memory (`Layout.offload`)
     those of two layers are on the device. At the update nothing is gathered, and the optimizer
-    takes `Precision.update_bytes` of every parameter beside its state.
+    takes `Precision.update_bytes` of every parameter beside its state. Where gradients are freed
+    after the update, none is alive at the loss of a step's only micro-batch, and in its backward
+    pass they take the place of what layers kept (`Software.freed_gradients`).
 
     Where stages are not alike (`Layout.stage_excess`), the first one counts as the fullest, and the
     last one holds the states of as many layers.
@@ -197,7 +199,7 @@ def moments(
     again = layout.recompute_layers * (1.0 - footprint.kept)
     more = footprint.activation * (1.0 + footprint.copies * (1.0 - 1.0 / layout.tp))
     layer = more * layer_activation_bytes(model, plan.having(recompute_layers=again))
-    working = more * layer_keeps(model, plan.having(recompute_attention=0.0)).total
+    working = more * _at_work(model, plan)
     parts_again = larger(layout.recompute_elementwise, layout.recompute_bytes)
     recomputed = larger(
         larger(again, parts_again), layout.recompute_attention * (1.0 - plan.software.flash)
@@ -219,15 +221,29 @@ def moments(
     ahead = ahead + boundary_bytes(model, plan, in_flight)
     passing = states.replace(buffers=states.buffers + gathered)
     backward = first * layer + recomputed * working + ahead
+    freed = plan.software.freed_gradients * states.gradients
     told = 1.0 - ramp(layout.pp - 1.0) * (1.0 - footprint.last_stage)
+    none_yet = 1.0 - ramp(plan.n_microbatches - 1.0)
     return {
         "loss": passing.replace(
+            gradients=states.gradients - none_yet * freed,
             activations=backward + told * (smaller(first, final) * layer - backward),
             logits=told * logits,
         ),
-        "backward": passing.replace(activations=backward),
+        "backward": passing.replace(
+            gradients=states.gradients - none_yet * smaller(freed, first * layer),
+            activations=backward,
+        ),
         "update": states.replace(optimizer=states.optimizer + updated),
     }
+
+
+def _at_work(model: Model, plan: Plan) -> Array:
+    """What a layer has while it is at work in the backward pass [byte]: all that it keeps where
+    nothing is done again, and where kernels are not fused, gradients inside its MLP, as many as it
+    keeps there."""
+    kept = layer_keeps(model, plan.having(recompute_attention=0.0))
+    return kept.total + plan.software.eager * (kept.dense + kept.shared + kept.experts)
 
 
 def _states(model: Model, plan: Plan, footprint: Footprint) -> tuple[Memory, Array, Array]:
@@ -247,7 +263,8 @@ def _states(model: Model, plan: Plan, footprint: Footprint) -> tuple[Memory, Arr
     )
     trained, updated = model.trainable, held(parts, plan, 1.0)
     states = Memory(
-        weights=bits.weight_bytes * held(parts, plan, 3.0),
+        weights=bits.weight_bytes * held(parts, plan, 3.0)
+        + bits.ends_extra_bytes * held(_ends_of(parts), plan, 3.0),
         gradients=trained
         * (
             bits.gradient_bytes * footprint.gradient * (held(parts, plan, 2.0) + whole)
@@ -260,6 +277,11 @@ def _states(model: Model, plan: Plan, footprint: Footprint) -> tuple[Memory, Arr
     )
     gathered = zero_share(layout.zero, 3.0) * bits.gather_bytes * parts.total * alive
     return states, gathered, trained * bits.update_bytes * updated
+
+
+def _ends_of(parts: counts.Residents) -> counts.Residents:
+    """Embedding and head alone."""
+    return parts.replace(layers=0.0 * parts.layers, experts=0.0 * parts.experts)
 
 
 def fullest(found: Mapping[str, Memory]) -> Memory:

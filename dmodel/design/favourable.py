@@ -31,7 +31,7 @@ BETTER = {
         SMALLER,
     ),
     **dict.fromkeys(("logit_bytes", "bucket_per_rank"), SMALLER),
-    **dict.fromkeys(("overlap_dp", "overlap_replica"), LARGER),
+    **dict.fromkeys(("freed_gradients", "overlap_dp", "overlap_replica"), LARGER),
 }
 """Leaves that may differ with sharding, and which value takes no more time, energy or memory."""
 

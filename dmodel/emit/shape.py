@@ -122,6 +122,9 @@ OWN_MEMORY = {
     "raw_gradient_bytes": "the framework's gradients add up in one place",
     "whole_logits": "the framework's ranks of tp have their columns of the logits for the loss",
     "boundary_copies": "the framework's pipeline drops what it has sent",
+    "freed_gradients": "the memory of the framework's gradients stays",
+    "eager": "the framework fuses or compiles norms, activations and gates",
+    "ends_extra_bytes": "the framework stores embedding and head as it does its layers",
 }
 """What a stack of one's own may hold, and what the frameworks do."""
 

@@ -22,6 +22,7 @@ class Precision(struct.PyTreeNode, kw_only=True):
       scale_passes: times that a tensor is read beside its cast, for its scales [1]; 0 = never.
       gather_bytes: of a parameter when weights are gathered [byte].
       weight_bytes: of a stored weight [byte].
+      ends_extra_bytes: of one of embedding and head beyond those of layers [byte]; 0 = none.
       gradient_bytes: of a stored gradient [byte].
       raw_gradient_bytes: of what the backward pass made, held beside the gradient [byte]; 0 = none.
       optimizer_bytes: of a parameter's state; 12 = fp32 weight and two moments [byte].
@@ -41,6 +42,7 @@ class Precision(struct.PyTreeNode, kw_only=True):
     scale_passes: Array = 0.0
     gather_bytes: Array = 2.0
     weight_bytes: Array = 2.0
+    ends_extra_bytes: Array = 0.0
     gradient_bytes: Array = 4.0
     raw_gradient_bytes: Array = 0.0
     optimizer_bytes: Array = 12.0

@@ -34,6 +34,8 @@ class Software(struct.PyTreeNode, kw_only=True):
       whole_logits: 1 = ranks of tp hold all logits for the loss; 0 = their columns. Memory alone.
       boundary_copies: of a stage's input that it keeps for a micro-batch in flight [count].
       boundary_buffers: 1 = a stage has buffers to receive in for all of a step; 0 = as it goes.
+      freed_gradients: 1 = gradients are freed after the update; 0 = they stay. Memory alone.
+      eager: 1 = norms, activations and gates keep results of their own; 0 = fused. Memory alone.
       cp_balanced: 1 = ranks of cp get equal work of a causal sequence; 0 = in order, last waits.
       overlap_tp: 1 = messages of tp may hide behind compute; 0 = never.
       overlap_cp: 1 = messages of cp may hide behind compute; 0 = never.
@@ -50,7 +52,7 @@ class Software(struct.PyTreeNode, kw_only=True):
     CHOICES = frozenset(
         (
             "accumulate recompute_last last_kept flash cp_balanced unpadded_vocab graphed "
-            "sparse_kernels whole_logits boundary_buffers "
+            "sparse_kernels whole_logits boundary_buffers freed_gradients eager "
             "fused_sums split_rotary route_bytes attention_rate attention_backward_rate "
             "overlap_tp overlap_cp overlap_ep overlap_dp overlap_pp overlap_replica composed"
         ).split()
@@ -76,6 +78,8 @@ class Software(struct.PyTreeNode, kw_only=True):
     whole_logits: Array = 0.0
     boundary_copies: Array = 0.0
     boundary_buffers: Array = 0.0
+    freed_gradients: Array = 0.0
+    eager: Array = 0.0
     cp_balanced: Array = 1.0
     overlap_tp: Array = 1.0
     overlap_cp: Array = 1.0
