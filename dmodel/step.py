@@ -13,7 +13,7 @@ import numpy as np
 from dmodel import counts
 from dmodel.breakdown import Breakdown, added_up
 from dmodel.coefficients import Coefficients
-from dmodel.cost import collectives, compute
+from dmodel.cost import collectives, compute, host
 from dmodel.cost import memory as memory_cost
 from dmodel.cost.pipeline import SCHEDULES
 from dmodel.cost.power import slowed
@@ -52,7 +52,7 @@ def _aligned(system: Cluster, plan: Plan, *others: object) -> tuple[Cluster, Pla
 def _optimizer(
     model: Model, plan: Plan, parts: counts.Residents, chip: Chip, c: Coefficients
 ) -> Array:
-    """The update, and the cast of the weights that products below 16 bits read [s]."""
+    """The device's update, and the cast of the weights that products below 16 bits read [s]."""
     bits = plan.precision
     updated = memory_cost.held(parts, plan, 1.0)
     state = 2.0 * bits.optimizer_bytes + bits.gradient_bytes + bits.weight_bytes
@@ -62,7 +62,8 @@ def _optimizer(
         * (counts.WORD + 2.0 * bits.operand_bytes)
         * (parts.layers + parts.experts)
     )
-    optimizer = model.trainable * compute.optimizer_time(updated, state, chip, c)
+    here = model.trainable * (1.0 - plan.software.offload_optimizer)
+    optimizer = here * compute.optimizer_time(updated, state, chip, c)
     return optimizer + compute.streaming_time(c.cast_traffic * cast, chip, c)
 
 
@@ -127,7 +128,10 @@ def _costs(system: Cluster, model: Model, plan: Plan, c: Coefficients, sharpness
         optimizer=_optimizer(model, plan, parts, chip, c),
     )
     beside = beside_step(sent, *costs.windows, plan, c, sharpness)
-    return costs.replace(communication=comm.replace(**beside))
+    return costs.replace(
+        communication=comm.replace(**beside),
+        offload=host.waiting(model, plan, parts, costs.windows, chip),
+    )
 
 
 def _memory(model: Model, plan: Plan, footprint: Footprint = LEAST) -> memory_cost.Memory:

@@ -163,6 +163,8 @@ def test_rates_less_times_make_minus_one(case):
             "attention_flops_per_s",
             "exponentials_per_s",
             "hbm_bytes_per_s",
+            "host_bytes_per_s",
+            "host_memory_bytes_per_s",
         )
     }
     assert kinds[0] == rates | {f"network.bytes_per_s[{k}]" for k in levels}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from dmodel.emit.memories import own_memory
 from dmodel.emit.sheet import Setting, Sheet, where
 from dmodel.records import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK, having
 from dmodel.stages import ENDS, held, layout
@@ -117,14 +118,6 @@ DECODERS = (
 )
 """Models that decoder launchers build."""
 
-OWN_MEMORY = {
-    "update_bytes": "the framework's optimizer updates in place",
-    "raw_gradient_bytes": "the framework's gradients add up in one place",
-    "whole_logits": "the framework's ranks of tp have their columns of the logits for the loss",
-    "boundary_copies": "the framework's pipeline drops what it has sent",
-}
-"""What a stack of one's own may hold, and what the frameworks do."""
-
 LAYER_KERNELS = (
     Usual(
         "split_rotary",
@@ -214,8 +207,7 @@ def launched(sheet: Sheet, fused: bool, looped: bool, why: str, compiled: bool =
         sheet["logit_bytes"] in ((2,) if compiled else (8, 12)),
         "the framework's loss decides whether it reads a copy of the logits",
     )
-    for name, reason in OWN_MEMORY.items():
-        sheet.keeps(name, not sheet[name], reason)
+    own_memory(sheet)
     sheet.keeps(
         "graphed",
         compiled or not sheet["graphed"],
