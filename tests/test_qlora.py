@@ -34,7 +34,7 @@ def test_embedding_and_head_stay_in_16_bits():
 def test_weights_are_brought_to_16_bits_in_both_passes_and_where_products_are_done_again():
     model, system = catalog.transformer("llama-2-7b"), catalog.system("A100-DGX")
     model = model.replace(trainable=0.0)
-    c = COEFFICIENTS.replace(launch=0.0, kernel_fill=0.0, straggler=0.0)
+    c = COEFFICIENTS.replace(launch=0.0, kernel_fill=0.0, straggler=0.0, power_demand=0.0)
 
     def terms(**changes):
         with_, without = (

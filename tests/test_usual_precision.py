@@ -10,7 +10,7 @@ from dmodel.errors import InputError
 from dmodel.question import Question
 from dmodel.resolve import resolve
 from dmodel.settings import changed
-from tests.rows import job, told
+from tests.rows import told
 from tests.test_cli import document, run
 
 
@@ -46,8 +46,8 @@ def test_chips_without_bf16_train_in_fp16_and_say_why(name, peak):
 
 def test_facts_of_bf16_do_not_hold_of_fp16():
     """Hugging Face's models are bf16 throughout only where that is what the chip has."""
-    of = {"model": "llama-2-7b", "stack": "huggingface", "precision": ""}
-    volta, ampere = (job(accelerator=a, **of) for a in ("V100-32GB", "A100-80GB"))
+    of = {"model": "llama-2-7b", "stack": "huggingface"}
+    volta, ampere = (resolved(a, **of) for a in ("V100-32GB", "A100-80GB"))
     held = [float(x.plan.precision.optimizer_bytes) for x in (volta, ampere)]
     assert held == [12.0, 4.0]
 
