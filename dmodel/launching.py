@@ -47,9 +47,10 @@ def launches(table: Layer, plan: Plan, trainable: Array = 1.0) -> Array:
     """Kernels of a layer and micro-batch that the host launches one by one [count], of all passes.
 
     `(kernels (1 − graphed) + LOOP (looped + casts)) n + low products (1 − graphed) (CASTS f +
-    CASTS_BACKWARD)`, and `dequantizations`: n as in `passes`, f = 1 + recomputed forward passes, low the share of products
-    below 16 bits. Products of experts that are launched one by one run beside each other, so they
-    are not among the `kernels` that fill and drain the device in turn; their casts are.
+    CASTS_BACKWARD)`, and `dequantizations`: n as in `passes`, f = 1 + recomputed forward passes,
+    low the share of products below 16 bits. Products of experts that are launched one by one run
+    beside each other, so they are not among the `kernels` that fill and drain the device in turn;
+    their casts are.
 
     Args:
       trainable: share of the weights that are trained [1].

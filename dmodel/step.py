@@ -13,12 +13,13 @@ import numpy as np
 from dmodel import counts
 from dmodel.breakdown import Breakdown, added_up
 from dmodel.coefficients import Coefficients
-from dmodel.cost import collectives, compute, host
+from dmodel.cost import collectives, compute
 from dmodel.cost import memory as memory_cost
 from dmodel.cost.pipeline import SCHEDULES
 from dmodel.cost.power import slowed
 from dmodel.footprint import LEAST, Footprint
 from dmodel.hiding import beside_layer, beside_step, layer_seconds
+from dmodel.hosted import waiting
 from dmodel.layer import layer_work, passes, starts
 from dmodel.messages import Messages, messages
 from dmodel.once import together
@@ -130,7 +131,7 @@ def _costs(system: Cluster, model: Model, plan: Plan, c: Coefficients, sharpness
     beside = beside_step(sent, *costs.windows, plan, c, sharpness)
     return costs.replace(
         communication=comm.replace(**beside),
-        offload=host.waiting(model, plan, parts, costs.windows, chip),
+        offload=waiting(model, plan, parts, costs.windows, chip),
     )
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from dmodel import counts
 from dmodel.cost import collectives
-from dmodel.cost.host import moved
 from dmodel.cost.pipeline import SCHEDULES
+from dmodel.hosted import moved
 from dmodel.messages import Messages, messages
 from dmodel.placement import place
 from dmodel.records.case import Case

@@ -853,8 +853,10 @@ def step(system: Cluster, m: Model, p: Plan, c: Coefficients) -> dict[str, float
         "contention": c.contention * (micro * layers * hidden + hid["dp"] + hid["updated"]),
     }
     waits = hosted(system, m, p, updated, out["stage_forward"], out["stage_backward"])
-    terms["optimizer"] -= p.software.offload_optimizer * m.trainable * (
-        c.optimizer_traffic * updated * state / stream
+    terms["optimizer"] -= (
+        p.software.offload_optimizer
+        * m.trainable
+        * (c.optimizer_traffic * updated * state / stream)
     )
     terms["offload"] = waits
     x = 2.0 * log(p.layout.dp * p.layout.tp * p.layout.cp * p.layout.pp)

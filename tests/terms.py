@@ -20,6 +20,7 @@ import numpy as np
 from dmodel import (
     blocks,
     counts,
+    hosted,
     launching,
     layer,
     levels,
@@ -56,6 +57,7 @@ MODULES = (
         for found in pkgutil.iter_modules(blocks.__path__)
     ),
     counts,
+    hosted,
     launching,
     traffic,
     placement,
@@ -68,6 +70,7 @@ MODULES = (
     pipeline,
     interference,
     power,
+    hosted,
     layer,
     step,
 )
@@ -464,17 +467,15 @@ TERMS: dict[str, Term] = {
         EDGE_ON_CHIP,
         soft=True,
     ),
-    "host.copy_time": Term(
-        lambda x, p: host.copy_time(x["n"], x["chip"]), ON_CHIP, EDGE_ON_CHIP
-    ),
+    "host.copy_time": Term(lambda x, p: host.copy_time(x["n"], x["chip"]), ON_CHIP, EDGE_ON_CHIP),
     "host.update_time": Term(
         lambda x, p: host.update_time(1e9 * x["plan"].layout.tp, x["plan"], x["chip"]),
         CHIPPED,
         EDGE_CHIPPED,
     ),
-    "host.moved": of_work(lambda m, p: tuple(host.moved(m, p, counts.residents(m, p)))),
-    "host.waiting": Term(
-        lambda x, p: host.waiting(
+    "hosted.moved": of_work(lambda m, p: tuple(hosted.moved(m, p, counts.residents(m, p)))),
+    "hosted.waiting": Term(
+        lambda x, p: hosted.waiting(
             x["model"],
             x["plan"],
             counts.residents(x["model"], x["plan"]),

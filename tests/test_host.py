@@ -1,10 +1,10 @@
-"""What a device waits for its host: limits, overlap, what rates decide; against published figures."""
+"""What a device waits for its host: limits, overlap, what rates decide; published figures."""
 
 import jax
 import numpy as np
 import pytest
 
-from dmodel import catalog, counts
+from dmodel import catalog, counts, hosted
 from dmodel.blocks.part import Passes
 from dmodel.catalog.hosts import host as host_of
 from dmodel.cost import host
@@ -25,7 +25,7 @@ def plan(**changes: float) -> Plan:
 
 def waiting(p: Plan, forward: float = 0.5, backward: float = 1.0, chip=SYSTEM.chip) -> float:
     parts = counts.residents(MODEL, p)
-    return float(host.waiting(MODEL, p, parts, Passes(forward, backward), chip))
+    return float(hosted.waiting(MODEL, p, parts, Passes(forward, backward), chip))
 
 
 def test_nothing_waits_where_nothing_is_offloaded():
@@ -36,7 +36,7 @@ def test_nothing_waits_where_nothing_is_offloaded():
 
 def test_what_fits_into_its_window_costs_nothing_and_all_of_it_where_nothing_overlaps():
     p = plan(offload=1.0)
-    kept = float(host.moved(MODEL, p, counts.residents(MODEL, p)).kept)
+    kept = float(hosted.moved(MODEL, p, counts.residents(MODEL, p)).kept)
     copy = float(host.copy_time(kept, SYSTEM.chip))
     assert copy > 0.0
     assert waiting(p, 1.001 * copy, 1.001 * copy) == 0.0

@@ -41,7 +41,9 @@ def test_weights_are_brought_to_16_bits_in_both_passes_and_where_products_are_do
             STEP(system, model, plan(weight_bytes=0.516, dequantize=x, **changes), c)
             for x in (3.2, 0.0)
         )
-        return [float(getattr(with_, n) - getattr(without, n)) for n in ("elementwise", "recompute")]
+        return [
+            float(getattr(with_, n) - getattr(without, n)) for n in ("elementwise", "recompute")
+        ]
 
     each = 3.2 * float(
         compute.streaming_time(2.516 * counts.residents(model, plan()).layers, system.chip, c)
