@@ -96,7 +96,7 @@ class Costs(struct.PyTreeNode, kw_only=True):
     one with the head holds, micro-batches, idle slots [micro-batch], the update, and what waits for
     hosts in a step [s]; what of the head of a micro-batch passes while the device waits for its
     host, on the stage that has it and, of the share that all stages carry alike, on the fullest one
-    [s]; 1 where the step is a sum of parts, without overhead or stragglers (`Software.composed`)."""
+    [s]; 1 where a step is a sum of parts, without overhead or stragglers (`Software.composed`)."""
 
     work: LayerWork
     communication: Communication

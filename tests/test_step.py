@@ -30,7 +30,10 @@ from tests.points import (
 HARD = quick(lambda s, m, p, c: step_time(s, m, p, c, sharpness=inf))
 SMOOTH = quick(step_time)
 MEMORY = quick(memory_use)
-RATES = ("flops_per_s", "attention_flops_per_s", "exponentials_per_s", "hbm_bytes_per_s")
+RATES = (
+    *("flops_per_s", "attention_flops_per_s", "exponentials_per_s", "hbm_bytes_per_s"),
+    *("host_bytes_per_s", "host_memory_bytes_per_s"),
+)
 TIMES = ("overhead", "collective_start", "collective_skew")
 
 
