@@ -60,10 +60,10 @@ def _said_of_host(chip: str, system: str, running: float) -> Assumption:
     its = host_of(chip, system)
     text = (
         f"host: {its.about}; {its.link / 1e9:.4g} GB/s in a direction, and of its memory "
-        f"{its.per_device(running) / 1e9:.3g} GB/s for each device"
+        f"{its.per_device(running) / 1e9:.3g} GB/s for each device ({its.source}, {its.date})"
     )
     about = ("bandwidth.host", "bandwidth.host-memory")
-    return Assumption(text, its.source, its.date, about)
+    return Assumption(text, about=about)
 
 
 def _notes(question: Question, chip: str, system: str) -> list[Assumption]:
