@@ -73,7 +73,7 @@ class Asked(NamedTuple):
     @property
     def precision(self) -> str:
         """Of the matmuls, with its variant."""
-        return self.question.text("precision") or "bf16"
+        return self.question.text("precision") or self.question.precision
 
     @property
     def stack(self) -> str:

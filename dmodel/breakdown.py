@@ -32,6 +32,7 @@ TERMS = (
     "pipeline_transfer",
     "bubble",
     "optimizer",
+    "offload",
     "contention",
     "straggler",
     "overhead",
@@ -49,8 +50,9 @@ class Breakdown(struct.PyTreeNode, kw_only=True):
       tensor_parallel, context_parallel, expert_parallel, fsdp, data_parallel, pipeline_transfer:
         exposed communication. Where the host is the bottleneck, a layer's communication runs while
         the device waits: it is counted here, and launch is reduced by it.
-      bubble: idle pipeline slots. optimizer: the update. contention: compute slowed by
-        overlapped communication.
+      bubble: idle pipeline slots. optimizer: the update on the device. offload: copies to and from
+        the host that nothing hides, and its update. contention: compute slowed by overlapped
+        communication.
       straggler: waiting for the slowest device. overhead: fixed time per step.
 
     Terms outside a profile's physics are 0.
@@ -70,6 +72,7 @@ class Breakdown(struct.PyTreeNode, kw_only=True):
     pipeline_transfer: Array
     bubble: Array
     optimizer: Array
+    offload: Array
     contention: Array
     straggler: Array
     overhead: Array
@@ -179,6 +182,7 @@ def added_up(costs: Costs, devices: Array, c: Coefficients, sharpness: float) ->
         pipeline_transfer=m * comm.pp,
         bubble=c.bubble * costs.idle_slots * idle,
         optimizer=costs.optimizer,
+        offload=jnp.zeros_like(idle) + costs.offload,
         contention=c.contention * (times * comm.hidden_layer + comm.hidden_step),
         straggler=jnp.zeros_like(idle),
         overhead=jnp.zeros_like(idle),

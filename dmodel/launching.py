@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dmodel.blocks.part import low_share
 from dmodel.records import Plan
+from dmodel.smooth import ramp
 from dmodel.tables import Layer
 from dmodel.types import Array
 
@@ -29,13 +30,27 @@ columns, for the products of both gradients; what else they read was cast in the
 Where #761 waits for its host in the forward pass, it does not in the backward pass."""
 
 
+DEQUANTIZES = 3.0
+"""Launches before a product whose weight is held in 4 bits with doubly quantized constants [count]:
+the constants, their mean, and the weight (bitsandbytes, `functional.dequantize_4bit`)."""
+
+
+def dequantizations(table: Layer, plan: Plan) -> Array:
+    """Kernels of a layer and micro-batch that bring weights to 16 bits [count], of all passes: for
+    each product of the forward pass, also where it is done again, and of that for gradients of
+    activations; those of a rank's experts count as one."""
+    each = DEQUANTIZES * ramp(plan.precision.dequantize) * table.dense
+    return each * (2.0 + plan.layout.recompute_layers)
+
+
 def launches(table: Layer, plan: Plan, trainable: Array = 1.0) -> Array:
     """Kernels of a layer and micro-batch that the host launches one by one [count], of all passes.
 
     `(kernels (1 − graphed) + LOOP (looped + casts)) n + low products (1 − graphed) (CASTS f +
-    CASTS_BACKWARD)`: n as in `passes`, f = 1 + recomputed forward passes, low the share of products
-    below 16 bits. Products of experts that are launched one by one run beside each other, so they
-    are not among the `kernels` that fill and drain the device in turn; their casts are.
+    CASTS_BACKWARD)`, and `dequantizations`: n as in `passes`, f = 1 + recomputed forward passes,
+    low the share of products below 16 bits. Products of experts that are launched one by one run
+    beside each other, so they are not among the `kernels` that fill and drain the device in turn;
+    their casts are.
 
     Args:
       trainable: share of the weights that are trained [1].
@@ -44,7 +59,8 @@ def launches(table: Layer, plan: Plan, trainable: Array = 1.0) -> Array:
     singly = 1.0 - plan.software.graphed
     cast = low_share(plan) * table.dense * (CASTS * forward + CASTS_BACKWARD)
     each = table.kernels * singly + LOOP * (table.looped + table.casts)
-    return each * passes(plan, trainable) + cast * singly
+    beside = (cast + dequantizations(table, plan)) * singly
+    return each * passes(plan, trainable) + beside
 
 
 def passes(plan: Plan, trainable: Array = 1.0) -> Array:

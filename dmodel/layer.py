@@ -145,6 +145,17 @@ def _accumulation(
     )
 
 
+def _dequantized(
+    model: Model, plan: Plan, parts: counts.Residents, chip: Chip, c: Coefficients
+) -> Array:
+    """Bringing the weights of a layer to 16 bits for the products of one pass [s]: each read as it
+    is stored and written in 16 bits, times `Precision.dequantize` (Dettmers et al. 2023, arXiv
+    2305.14314, equations 5 and 6)."""
+    bits, share = plan.precision, plan.layout.pp / model.layers
+    moved = (bits.weight_bytes + counts.WORD) * share * (parts.layers + parts.experts)
+    return bits.dequantize * compute.streaming_time(moved, chip, c)
+
+
 def layer_work(
     model: Model,
     plan: Plan,
@@ -162,6 +173,8 @@ def layer_work(
     addition of its result where it ends early (`Software.recompute_last`). Of layers that are not
     recomputed in full, shares of the products, of the core of attention and of what streams may be
     done again all the same.
+    Weights held in fewer bits than products read are brought to 16 once in each pass, and again
+    where products are done again.
 
     Limits: experts whose recomputation ends early still copy back what they return, add its biases
     and leave their latents once more.
@@ -175,21 +188,25 @@ def layer_work(
         _streaming(table, model, plan, chip, c),
     )
     accumulation = _accumulation(products, model, plan, parts, chip, c, sharpness)
+    brought = _dequantized(model, plan, parts, chip, c)
     behind = (1.0 + model.trainable) * matmul
-    forward = matmul + attention.forward + streaming.forward + 0.5 * casts
-    backward = behind + attention.backward + streaming.backward + accumulation + 0.5 * casts
+    forward = matmul + attention.forward + streaming.forward + 0.5 * casts + brought
+    backward = (
+        behind + attention.backward + streaming.backward + accumulation + 0.5 * casts + brought
+    )
     added = ends * compute.streaming_time(c.elementwise_traffic * table.added, chip, c)
     spared = ends * products.last
     full, parts_again = layout.recompute_layers, 1.0 - layout.recompute_layers
     hot = layout.recompute_products * matmul + layout.recompute_attention * attention.forward
     some = hot + layout.recompute_elementwise * (streaming.forward - added)
+    some = some + layout.recompute_products * brought
     again = full * (forward - spared - added) + parts_again * some
     logits = (2.0 + model.trainable) * (products.times[-1] * compute.off_vectors(plan))
     loss = compute.streaming_time(c.loss_traffic * traffic.loss_bytes(model, plan), chip, c)
     return LayerWork(
         matmul=Passes(matmul, behind),
         attention=attention,
-        elementwise=streaming.total + accumulation + casts,
+        elementwise=streaming.total + accumulation + casts + 2.0 * brought,
         recompute=again,
         redone=full * (matmul + attention.forward - spared) + parts_again * hot,
         head=logits + loss,
@@ -215,6 +232,7 @@ def starts(model: Model, plan: Plan, apart: Array, chip: Chip, c: Coefficients) 
     """
     table = layer(model, plan)
     in_turn = (table.kernels + table.casts) * passes(model, plan)
+    in_turn = in_turn + launching.dequantizations(table, plan)
     launched = launching.launches(table, plan, model.trainable)
     return compute.starts(in_turn, launched, meetings(plan, apart), chip, c)
 

@@ -6,9 +6,18 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
+from dmodel.catalog.hosts import host as host_of
 from dmodel.catalog.loader import edition, known_name, table
 from dmodel.catalog.quantities import changed
-from dmodel.catalog.systems import host_size, is_host_of_torus, slice_size, system_for
+from dmodel.catalog.systems import (
+    LARGEST_HOST,
+    host_size,
+    is_host_of_torus,
+    slice_size,
+    system_for,
+)
 from dmodel.question import Assumption, Question
 from dmodel.records import Cluster
 
@@ -26,16 +35,35 @@ def machine(
     """
     name = question.system or str(values.get("system", ""))
     said.extend(_notes(question, chip, name))
-    base = _looked_up(chip, name, None, question.precision, edition())
     host = values.get("accel_per_node", question.number("accel_per_node"))
+    running = min(question.known("n_accel"), host or LARGEST_HOST, LARGEST_HOST)
+    at = question.precision, running, edition()
+    base = _looked_up(chip, name, None, *at)
     if question.system:
         size = question.number("domain_size") or _of_a_host(host, base)
     else:
         size, text = _domain(question, host, base)
         said.extend([Assumption(text, about=("domain_size",))] if text else [])
     if size is not None:
-        base = _looked_up(chip, name, size, question.precision, edition())
+        base = _looked_up(chip, name, size, *at)
+    if any(values.get(each) for each in HOSTED):
+        said.append(_said_of_host(chip, name, running))
     return changed(base, question.settings, name)
+
+
+HOSTED = ("offload", "offload_inputs", "offload_results", "offload_optimizer", "offload_weights")
+"""Settings that say what waits in host memory."""
+
+
+def _said_of_host(chip: str, system: str, running: float) -> Assumption:
+    """Which host is meant, where something waits in its memory."""
+    its = host_of(chip, system)
+    text = (
+        f"host: {its.about}; {its.link / 1e9:.4g} GB/s in a direction, and of its memory "
+        f"{its.per_device(running) / 1e9:.3g} GB/s for each device ({its.source}, {its.date})"
+    )
+    about = ("bandwidth.host", "bandwidth.host-memory")
+    return Assumption(text, about=about)
 
 
 def _notes(question: Question, chip: str, system: str) -> list[Assumption]:
@@ -74,7 +102,18 @@ def _domain(question: Question, host: float | None, base: Cluster) -> tuple[floa
 
 @lru_cache(maxsize=4096)
 def _looked_up(
-    chip: str, name: str, domain_size: float | None, precision: str, edition: int
+    chip: str,
+    name: str,
+    domain_size: float | None,
+    precision: str,
+    running: float,
+    edition: int,
 ) -> Cluster:
-    """A system of the catalog in its state of an edition."""
-    return system_for(chip, name, domain_size, precision)
+    """A system of the catalog in its state of an edition; devices of a host that run share the
+    bandwidth of its memory."""
+    found, its = system_for(chip, name, domain_size, precision), host_of(chip, name)
+    rate = np.float64(its.per_device(running))
+    chip_there = found.chip.replace(
+        host_bytes_per_s=np.float64(its.link), host_memory_bytes_per_s=rate
+    )
+    return found.replace(chip=chip_there)

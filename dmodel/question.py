@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dmodel.catalog.chips import generation
+from dmodel.catalog.chips import generation, usual_precision
 from dmodel.catalog.facts import Rule
 from dmodel.catalog.model_names import identify
 from dmodel.catalog.stack import Stack, stack
@@ -88,8 +88,9 @@ class Question(NamedTuple):
 
     @property
     def precision(self) -> str:
-        """Precision of the matmuls without its variant; bf16 when open."""
-        return base_precision(self.text("precision")) or "bf16"
+        """Precision of the matmuls without its variant; when open, the usual one of the chip."""
+        said = base_precision(self.text("precision"))
+        return said or usual_precision(self.text("accelerator"))
 
     @property
     def tuning(self) -> str:
@@ -236,7 +237,7 @@ def words(question: Question, at: Degrees, chip: str) -> dict[str, Any]:
         "chip": chip,
         "generation": generation(chip),
         "precision": question.precision,
-        "scaling": question.text("precision").lower() or "bf16",
+        "scaling": question.text("precision").lower() or question.precision,
         "attention": "flash" if question.fused_attention else "none",
         "recompute": question.text("recompute"),
         "composed": bool(question.settings.get("composed")),

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from dmodel import checks, counted, laid_out, recomputation, shape, struct
-from dmodel.catalog.chips import known_as
+from dmodel.catalog.chips import USUAL, known_as
 from dmodel.catalog.facts import Fact
 from dmodel.catalog.loader import edition
 from dmodel.deciding import LEAVES, first_facts, software, usual_bytes
@@ -262,12 +262,19 @@ def _fixed(question: Question, said: list[Assumption]) -> dict[str, float]:
     if not question.text("attention"):
         said.append(Assumption("attention blank: flash"))
     if not question.text("precision"):
-        said.append(Assumption("precision blank: bf16"))
+        said.append(_blank_precision(question))
     operand = OPERAND_BYTES[question.precision]
     return {
         "flash": float(question.fused_attention),
         "operand_bytes": operand,
     }
+
+
+def _blank_precision(question: Question) -> Assumption:
+    """Which precision is meant where none is said, and why it is not the most usual one."""
+    found, chip = question.precision, question.text("accelerator")
+    why = "" if found == USUAL[0] else f", as {known_as(chip)} has no {USUAL[0]}"
+    return Assumption(f"precision blank: {found}{why}")
 
 
 def _is_open(question: Question, values: Mapping[str, Any], again: recomputation.Again) -> bool:

@@ -72,9 +72,9 @@ def activities(system: Cluster, breakdown: Breakdown) -> Activities:
     """What draws power over the step, from its terms.
 
     Kernels run all the time but for launches and the fixed overhead: a device that waits in a
-    pipeline's bubble, for the slowest one or for the network polls memory. Logits and loss count as
-    products; what is done again as the layers' own mixture. Exposed communication fills the links
-    of the innermost level.
+    pipeline's bubble, for the slowest one, for the network or for its host polls memory. Logits and
+    loss count as products; what is done again as the layers' own mixture. Exposed communication
+    fills the links of the innermost level.
 
     Limits: links are counted as if full, at most 23 W of an H100; what hidden communication draws
     is left out. Products and attention have the times of the clock that the limit leaves, which
@@ -84,7 +84,8 @@ def activities(system: Cluster, breakdown: Breakdown) -> Activities:
     layers = t.matmul + t.attention + t.elementwise
     again = (1.0 + t.recompute / jnp.where(layers > 0.0, layers, 1.0)) / t.total
     exposed = sum((getattr(t, name) for name in IN_LAYERS[1:]), start=t.tensor_parallel)
-    idling = (t.bubble + t.straggler + t.data_parallel + t.pipeline_transfer) / t.total
+    idling = t.bubble + t.straggler + t.data_parallel + t.pipeline_transfer + t.offload
+    idling = idling / t.total
     window = 1.0 - (t.overhead + t.optimizer) / t.total - idling
     return Activities(
         window=window,

@@ -158,7 +158,7 @@ def _parts(low: jax.Array, high: jax.Array, sharpness: float) -> tuple[jax.Array
       `scale`; of `l = low / scale` and `h = high / scale`: `l^(p−1)`, `h^(p−1)`, `h^p`,
       `s^p = l^p + h^p`, s, and the quotient of `s^p − l^p` and `s − l`, `(s + l) (s² + l²) …`.
     """
-    scale = low + high if sharpness <= 64.0 else lax.max(low, high)
+    scale = low + high if sharpness <= 64.0 else lax.max(lax.abs(low), lax.abs(high))
     # a difference that should be 0 may be a hair below it
     whole = _divisor(lax.abs(scale))
     *lows, low_power = _squares(low / whole, sharpness)

@@ -19,6 +19,7 @@ from dmodel.cost.pipeline import SCHEDULES
 from dmodel.cost.power import slowed
 from dmodel.footprint import LEAST, Footprint
 from dmodel.hiding import beside_layer, beside_step, layer_seconds
+from dmodel.hosted import waiting
 from dmodel.layer import layer_work, passes, starts
 from dmodel.messages import Messages, messages
 from dmodel.once import together
@@ -52,7 +53,7 @@ def _aligned(system: Cluster, plan: Plan, *others: object) -> tuple[Cluster, Pla
 def _optimizer(
     model: Model, plan: Plan, parts: counts.Residents, chip: Chip, c: Coefficients
 ) -> Array:
-    """The update, and the cast of the weights that products below 16 bits read [s]."""
+    """The device's update, and the cast of the weights that products below 16 bits read [s]."""
     bits = plan.precision
     updated = memory_cost.held(parts, plan, 1.0)
     state = 2.0 * bits.optimizer_bytes + bits.gradient_bytes + bits.weight_bytes
@@ -62,7 +63,8 @@ def _optimizer(
         * (counts.WORD + 2.0 * bits.operand_bytes)
         * (parts.layers + parts.experts)
     )
-    optimizer = model.trainable * compute.optimizer_time(updated, state, chip, c)
+    here = model.trainable * (1.0 - plan.software.offload_optimizer)
+    optimizer = here * compute.optimizer_time(updated, state, chip, c)
     return optimizer + compute.streaming_time(c.cast_traffic * cast, chip, c)
 
 
@@ -127,7 +129,10 @@ def _costs(system: Cluster, model: Model, plan: Plan, c: Coefficients, sharpness
         optimizer=_optimizer(model, plan, parts, chip, c),
     )
     beside = beside_step(sent, *costs.windows, plan, c, sharpness)
-    return costs.replace(communication=comm.replace(**beside))
+    return costs.replace(
+        communication=comm.replace(**beside),
+        offload=waiting(model, plan, parts, costs.windows, chip),
+    )
 
 
 def _memory(model: Model, plan: Plan, footprint: Footprint = LEAST) -> memory_cost.Memory:

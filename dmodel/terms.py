@@ -11,6 +11,7 @@ import numpy as np
 from dmodel import counts
 from dmodel.cost import collectives
 from dmodel.cost.pipeline import SCHEDULES
+from dmodel.hosted import moved
 from dmodel.messages import Messages, messages
 from dmodel.placement import place
 from dmodel.records.case import Case
@@ -220,6 +221,18 @@ def _optimizer(case: Case, seconds: float) -> list[Amount]:
     ]
 
 
+def _offload(case: Case, seconds: float) -> list[Amount]:
+    sent = moved(case.model, case.plan, counts.residents(case.model, case.plan))
+    m, chip = float(case.plan.n_microbatches), case.cluster.chip
+    come = float(m * (sent.kept + (1.0 + sent.again) * sent.weights) + sent.parameters)
+    return [
+        Amount("to the host", float(m * (sent.kept + sent.sums) + sent.gradients), "byte"),
+        Amount("from the host", come, "byte"),
+        Amount("link, one direction", float(chip.host_bytes_per_s), "byte/s"),
+        Amount("host's memory, for a device", float(chip.host_memory_bytes_per_s), "byte/s"),
+    ]
+
+
 def _nothing(case: Case, seconds: float) -> list[Amount]:
     return [Amount("devices", float(case.plan.devices), "device")]
 
@@ -343,12 +356,21 @@ TERMS: dict[str, Term] = {
         _bubble,
     ),
     "optimizer": Term(
-        "the update of the parameters",
-        "(2 · states + gradient + weight) bytes of each parameter held / bandwidth",
+        "the update of the parameters on the device",
+        "(2 · states + gradient + weight) bytes of each parameter that it updates / bandwidth",
         ("optimizer_traffic", "memory_efficiency"),
         "",
         "Rajbhandari et al. 2020, arXiv 1910.02054",
         _optimizer,
+    ),
+    "offload": Term(
+        "copies to and from the host that nothing hides, and the host's update",
+        "bytes / (0.82 · link), less the pass or the update beside it; update: host_update · "
+        "parameters · (2 · states + gradient + weight) / bandwidth of the host's memory",
+        (),
+        "passes and the host's update (`overlap_offload`)",
+        "Ren et al. 2021, arXiv 2101.06840; Rajbhandari et al. 2021, arXiv 2104.07857",
+        _offload,
     ),
     "contention": Term(
         "compute slowed by communication beside it",

@@ -279,6 +279,7 @@ GROUPS = {
         "optimizer",
         "launch",
         "overhead",
+        "offload",
     ),
     "slowed by communication": ("contention",),
     "exposed communication": (

@@ -371,7 +371,10 @@ def starts(system: Cluster, m: Model, p: Plan, c: Coefficients) -> tuple[float, 
     launched = passes * looped
     # of a backward pass one cast of the gradient, for both of its products
     casts = (3.0 * (1.0 + p.layout.recompute_layers) + 1.0) * narrowed
-    launched += 0.0 if p.software.graphed else begun + casts
+    # a weight, its constants and their mean, before each product of each pass
+    brought = sum(share * launched_products(part) for share, part in parts_of(m))
+    brought *= 3.0 * min(p.precision.dequantize, 1.0) * (2.0 + p.layout.recompute_layers)
+    launched += 0.0 if p.software.graphed else begun + casts + brought
     # every rank meets the others in four collectives, in six (or five) under full recomputation,
     # when stages lie on several nodes
     several = prod(groups(p, list(system.network.size))["pp"][1:]) > 1.0
@@ -382,7 +385,7 @@ def starts(system: Cluster, m: Model, p: Plan, c: Coefficients) -> tuple[float, 
         else 0.0
     )
     latency = system.chip.kernel_latency_s
-    return latency * (begun + in_turn) * c.kernel_fill, latency * (
+    return latency * (begun + in_turn + brought) * c.kernel_fill, latency * (
         launched * c.launch + met * c.rendezvous
     )
 
@@ -445,14 +448,22 @@ def work(system: Cluster, m: Model, p: Plan, c: Coefficients) -> dict[str, float
         for n, more in zip(streams(m, p), adapted(m, p), strict=True)
     )
     accumulate = added_up(m, p, c, others, stream)
-    forward = products + attention + streaming + 0.5 * casts
+    held = parameters(m, p)
+    brought = (held["dense_per_layer"] + held["experts_per_layer"]) / stream
+    brought *= p.precision.dequantize * (p.precision.weight_bytes + 2.0)
+    forward = products + attention + streaming + 0.5 * casts + brought
     weights = m.trainable * products
-    backward = products + weights + behind + back + accumulate + 0.5 * casts
+    backward = products + weights + behind + back + accumulate + 0.5 * casts + brought
     again = done_again(
         m,
         p,
         c,
-        {"all": forward, "products": products, "attention": attention, "streams": streaming},
+        {
+            "all": forward,
+            "products": products + brought,
+            "attention": attention,
+            "streams": streaming,
+        },
         downs,
         stream,
     )
@@ -477,7 +488,7 @@ def work(system: Cluster, m: Model, p: Plan, c: Coefficients) -> dict[str, float
         "attention": attention + behind,
         "attention_forward": attention,
         "attention_backward": behind,
-        "elementwise": streaming + back + accumulate + casts,
+        "elementwise": streaming + back + accumulate + casts + 2.0 * brought,
         "recompute": again,
         "fill": fill,
         "host": host,
@@ -727,7 +738,26 @@ def beside(
     ):
         micro_batch = stage[which] + 0.5 * v["pp"] - hidden["pp"] * stage[which] / whole
         hide(kind, v[kind], share * p.software.overlap_dp, later * micro_batch, c.contention)
+    out["stage_forward"], out["stage_backward"] = stage["forward"], stage["backward"]
     return (out, hidden, launch, passed, shared), device
+
+
+def hosted(
+    system: Cluster, m: Model, p: Plan, updated: float, forward: float, backward: float
+) -> float:
+    """Seconds of a step that a device waits for its host, with weights whole on it: copies that
+    outlast the passes of a stage and micro-batch, and the update of `updated` parameters."""
+    s, bits, micro = p.software, p.precision, p.global_batch / (p.layout.dp * p.layout.micro_batch)
+    link, memory = 0.82 * system.chip.host_bytes_per_s, system.chip.host_memory_bytes_per_s
+    ratio = s.overlap_offload
+    there = m.trainable * s.offload_optimizer * updated
+    sums = s.host_sums * there * bits.reduce_bytes / link
+    once = (1.0 - s.host_sums) * there * bits.gradient_bytes / link
+    state = 2.0 * bits.optimizer_bytes + bits.gradient_bytes + bits.weight_bytes
+    update = s.host_update * there * state / memory
+    back = (1.0 - s.offload_weights) * there * bits.weight_bytes / link
+    found = micro * max(sums - ratio * backward, 0.0) + max(once - ratio * backward, 0.0)
+    return found + update + max(back - ratio * update, 0.0)
 
 
 def fullest(m: Model, p: Plan) -> float:
@@ -822,6 +852,13 @@ def step(system: Cluster, m: Model, p: Plan, c: Coefficients) -> dict[str, float
         "optimizer": (m.trainable * c.optimizer_traffic * updated * state + cast) / stream,
         "contention": c.contention * (micro * layers * hidden + hid["dp"] + hid["updated"]),
     }
+    waits = hosted(system, m, p, updated, out["stage_forward"], out["stage_backward"])
+    terms["optimizer"] -= (
+        p.software.offload_optimizer
+        * m.trainable
+        * (c.optimizer_traffic * updated * state / stream)
+    )
+    terms["offload"] = waits
     x = 2.0 * log(p.layout.dp * p.layout.tp * p.layout.cp * p.layout.pp)
     waiting = c.straggler * x / sqrt(1.0 + x)
     run = 0.0 if p.software.composed else 1.0

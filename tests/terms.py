@@ -20,6 +20,7 @@ import numpy as np
 from dmodel import (
     blocks,
     counts,
+    hosted,
     launching,
     layer,
     levels,
@@ -30,7 +31,7 @@ from dmodel import (
     traffic,
 )
 from dmodel.blocks import attention, dense, experts, mamba, part, sparse
-from dmodel.cost import collectives, compute, interference, memory, overlap, pipeline, power
+from dmodel.cost import collectives, compute, host, interference, memory, overlap, pipeline, power
 from dmodel.footprint import Footprint
 from dmodel.records import Cluster
 from dmodel.types import stack
@@ -56,17 +57,20 @@ MODULES = (
         for found in pkgutil.iter_modules(blocks.__path__)
     ),
     counts,
+    hosted,
     launching,
     traffic,
     placement,
     levels,
     collectives,
     compute,
+    host,
     memory,
     overlap,
     pipeline,
     interference,
     power,
+    hosted,
     layer,
     step,
 )
@@ -366,6 +370,9 @@ TERMS: dict[str, Term] = {
     "compute.off_vectors": of_work(lambda m, p: compute.off_vectors(p)),
     "traffic.adapter_bytes": of_work(lambda m, p: tuple(traffic.adapter_bytes(m, p))),
     "traffic.loss_bytes": of_work(traffic.loss_bytes),
+    "launching.dequantizations": of_work(
+        lambda m, p: launching.dequantizations(tables.layer(m, p), p)
+    ),
     "launching.launches": of_work(
         lambda m, p: launching.launches(tables.layer(m, p), p, m.trainable)
     ),
@@ -460,6 +467,24 @@ TERMS: dict[str, Term] = {
         EDGE_ON_CHIP,
         soft=True,
     ),
+    "host.copy_time": Term(lambda x, p: host.copy_time(x["n"], x["chip"]), ON_CHIP, EDGE_ON_CHIP),
+    "host.update_time": Term(
+        lambda x, p: host.update_time(1e9 * x["plan"].layout.tp, x["plan"], x["chip"]),
+        CHIPPED,
+        EDGE_CHIPPED,
+    ),
+    "hosted.moved": of_work(lambda m, p: tuple(hosted.moved(m, p, counts.residents(m, p)))),
+    "hosted.waiting": Term(
+        lambda x, p: hosted.waiting(
+            x["model"],
+            x["plan"],
+            counts.residents(x["model"], x["plan"]),
+            part.Passes(0.011 * x["plan"].layout.tp, 0.023 * x["plan"].layout.pp),
+            x["chip"],
+        ),
+        CHIPPED,
+        EDGE_CHIPPED,
+    ),
     "compute.optimizer_time": Term(
         lambda x, p: compute.optimizer_time(x["n"], x["m"], x["chip"], x["c"]),
         ON_CHIP,
@@ -474,6 +499,7 @@ TERMS: dict[str, Term] = {
     "memory.held": of_work(
         lambda m, p: [memory.held(counts.residents(m, p), p, k) for k in (1.0, 2.0, 3.0)]
     ),
+    "memory.stored_weights": of_work(lambda m, p: memory.stored_weights(counts.residents(m, p), p)),
     "memory.layer_activation_bytes": of_work(memory.layer_activation_bytes),
     "memory.layer_input_bytes": of_work(memory.layer_input_bytes),
     "memory.kept_result_bytes": of_work(memory.kept_result_bytes),

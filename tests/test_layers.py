@@ -85,7 +85,8 @@ ALLOWED: dict[str, set[str]] = {
     "layer": BELOW_COST | {"cost", "physics"},
     "messages": BELOW_COST | {"cost"},
     "hiding": BELOW_COST | {"cost", "physics", "messages"},
-    "step": BELOW_COST | {"cost", "physics", "breakdown", "layer", "messages", "hiding"},
+    "hosted": BELOW_COST | {"cost"},
+    "step": BELOW_COST | {"cost", "physics", "breakdown", "layer", "messages", "hiding", "hosted"},
     "by_stage": BELOW_COST | {"cost"},
     "goodput": BASE,
     "topology": BASE | {"records"},
@@ -114,7 +115,7 @@ ALLOWED: dict[str, set[str]] = {
     | BELOW_RUN
     | {"by_stage", "run", "energy", "recorded", "uncertainty", "explain", "report"},
     "room": WORDS | BELOW_RUN | {"prediction"},
-    "terms": BELOW_RUN | {"messages"},
+    "terms": BELOW_RUN | {"messages", "hosted"},
     "explain": WORDS | BELOW_RUN | {"terms", "uncertainty", "prediction"},
     "searching": WORDS | BELOW_RUN | {"run", "sweep", "design"},
     "called": BELOW_RUN | {"recorded"},

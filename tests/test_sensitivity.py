@@ -163,6 +163,8 @@ def test_rates_less_times_make_minus_one(case):
             "attention_flops_per_s",
             "exponentials_per_s",
             "hbm_bytes_per_s",
+            "host_bytes_per_s",
+            "host_memory_bytes_per_s",
         )
     }
     assert kinds[0] == rates | {f"network.bytes_per_s[{k}]" for k in levels}
@@ -207,7 +209,7 @@ def test_every_number_is_named_once():
     names = [x.name for x in e.entries] + [x.name for x in e.left_out]
     # of the model its own, a kind of layer, attention and an MLP
     model = 15 + 2 + 10 + 3
-    assert len(names) == len(set(names)) == 9 + 5 * 2 + model + 62 + len(NAMES)
+    assert len(names) == len(set(names)) == 11 + 5 * 2 + model + 69 + len(NAMES)
     reasons = {x.name: x.reason for x in e.left_out}
     assert reasons["network.size[1]"] == "infinite"
     choices = (

@@ -244,3 +244,9 @@ def test_clip_has_the_gradient_of_two_maxima():
 def test_other_sharpness_is_refused(p):
     with pytest.raises(ValueError, match="power of two"):
         smooth.maximum(jnp.ones((2, 1)), p)
+
+
+@pytest.mark.parametrize("sharpness", [8.0, 64.0, 256.0, 4096.0])
+def test_a_difference_a_hair_below_nothing_adds_nothing(sharpness):
+    low, high = jnp.asarray(0.0), jnp.asarray(-1e-17)
+    assert abs(float(smooth.excess(low, high, sharpness))) <= 1e-17

@@ -30,7 +30,10 @@ from tests.points import (
 HARD = quick(lambda s, m, p, c: step_time(s, m, p, c, sharpness=inf))
 SMOOTH = quick(step_time)
 MEMORY = quick(memory_use)
-RATES = ("flops_per_s", "attention_flops_per_s", "exponentials_per_s", "hbm_bytes_per_s")
+RATES = (
+    *("flops_per_s", "attention_flops_per_s", "exponentials_per_s", "hbm_bytes_per_s"),
+    *("host_bytes_per_s", "host_memory_bytes_per_s"),
+)
 TIMES = ("overhead", "collective_start", "collective_skew")
 
 
@@ -103,6 +106,26 @@ QUESTIONS = {
         "A100-RoCE-1600",
         "llama-2-7b",
         plan(dp=256.0, zero=3.0, overlap_dp=0.0),
+    ),
+    "optimizer on the host, gradients sent as they come": (
+        "A100-DGX",
+        "llama-2-7b",
+        plan(dp=8.0, zero=2.0, offload_optimizer=0.8, host_sums=1.0, overlap_offload=1.0),
+    ),
+    "optimizer on the host, copies in turn": (
+        "H100-DGX",
+        "gpt-3-1.3b",
+        plan(dp=4.0, offload_optimizer=1.0, overlap_offload=0.0, host_update=5.0),
+    ),
+    "weights brought to 16 bits": (
+        "H100-DGX",
+        "llama-2-7b",
+        plan(dequantize=3.2, weight_bytes=0.516, end_bytes=2.0, recompute_layers=1.0),
+    ),
+    "weights brought to 16 bits, parts of layers again": (
+        "A100-DGX",
+        "llama-2-7b",
+        plan(dequantize=0.7, weight_bytes=0.516, recompute_products=0.6),
     ),
     "tensor and sequence parallel": (
         "H100-DGX",

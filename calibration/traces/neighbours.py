@@ -12,7 +12,7 @@ from calibration.traces.published import PUBLISHED
 from calibration.traces.questions import completed
 from calibration.traces.reader import measured_time
 from calibration.traces.table import Row
-from dmodel.catalog.chips import generation
+from dmodel.catalog.chips import generation, usual_precision
 from dmodel.catalog.loader import known_name
 from dmodel.profiles import family
 
@@ -105,9 +105,10 @@ class _Told(NamedTuple):
 def _told(value: Callable[[str], Any], word: Callable[[str], Any] | None = None) -> _Told:
     """What columns tell by name; word: of those of words, where these are read otherwise."""
     word = word or value
+    chip = str(word("accelerator") or "")
     return _Told(
         tuple(_size(value(name), name) for name in SIZES),
-        tuple(_word(word(name), name) for name in WORDS),
+        tuple(_word(word(name), name, chip) for name in WORDS),
     )
 
 
@@ -152,13 +153,13 @@ def _apart(run: _Told, other: _Told) -> float:
     return total
 
 
-def _word(value: Any, name: str) -> str:
+def _word(value: Any, name: str, chip: str) -> str:
     text = str(value or "").lower()
     if name == "stack":
         return family(text)
     if name == "accelerator":
         return known_name("chips", text) or text
-    return text or {"precision": "bf16"}.get(name, "")
+    return text or (usual_precision(chip) if name == "precision" else "")
 
 
 def _layout(row: Row) -> str:
@@ -175,7 +176,10 @@ def _differs(columns: Mapping[str, Any], row: Row) -> dict[str, list[Any]]:
         if one is not None and other is not None and abs(log(one / other)) > 1e-6:
             found[name] = [one, other]
     for name in WORDS:
-        one, other = _word(columns.get(name), name), _word(row.text(name), name)
+        one, other = (
+            _word(value(name), name, value("accelerator") or "")
+            for value in (columns.get, row.text)
+        )
         if one != other:
             found[name] = [one, other]
     return found

@@ -132,7 +132,7 @@ TEXTS: dict[str, Callable[[Row], str]] = {
     "source": lambda row: row.text("source") or row.stack,
     "model": lambda row: row.text("model"),
     "flag": lambda row: row.flag,
-    "precision": lambda row: row.text("precision") or "bf16",
+    "precision": lambda row: row.text("precision") or row.question.precision,
     "peak_kind": lambda row: row.text("peak_kind") or "",
     "file": lambda row: row.file,
     "fingerprint": fingerprint,

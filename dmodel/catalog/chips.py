@@ -45,6 +45,22 @@ TRAITS = {"last_level_cache": "byte"} | dict.fromkeys(COEFFICIENTS, "1")
 the largest cache before the memory."""
 
 
+USUAL = ("bf16", "fp16")
+"""Precisions in which models are trained unless told, the first that a chip has."""
+
+
+def usual_precision(name: str) -> str:
+    """Precision of products on a chip unless told: of `USUAL` the first that it has, else its
+    first; of an unknown chip the first of `USUAL`.
+
+    >>> usual_precision("H100-80GB"), usual_precision("T4"), usual_precision("H101")
+    ('bf16', 'fp16', 'bf16')
+    """
+    main = known_name("chips", name)
+    rates = {} if main is None else table("chips")[main]["flops_per_s"]
+    return next((p for p in USUAL if p in rates), next(iter(rates), USUAL[0]))
+
+
 def generation(name: str) -> str:
     """Generation of a chip ("hopper"); "" where the catalog does not know it.
 
@@ -171,6 +187,7 @@ def chip(name: str, precision: str = "bf16") -> Chip:
     """
     import numpy as np
 
+    from dmodel.catalog.hosts import host
     from dmodel.records import Chip
 
     main = resolve("chips", name)
@@ -179,12 +196,10 @@ def chip(name: str, precision: str = "bf16") -> Chip:
         key: np.float64(number(entry[key], unit, f"chips/{main}/{key}"))
         for key, unit in NUMBERS.items()
     }
-    half = next(
-        (p for p in ("bf16", "fp16") if p in entry["flops_per_s"]), next(iter(entry["flops_per_s"]))
-    )
+    its = host(main)
     return Chip(
         flops_per_s=np.float64(_rate(main, precision)),
-        attention_flops_per_s=np.float64(_rate(main, half)),
+        attention_flops_per_s=np.float64(_rate(main, usual_precision(main))),
         exponentials_per_s=v["exponentials_per_s"],
         hbm_bytes=v["hbm_bytes"],
         hbm_bytes_per_s=v["hbm_bytes_per_s"],
@@ -192,6 +207,8 @@ def chip(name: str, precision: str = "bf16") -> Chip:
         idle_watts=v["idle_power"],
         peak_watts=v["peak_power"],
         price_per_s=np.float64(v["price"] / HOUR),
+        host_bytes_per_s=np.float64(its.link),
+        host_memory_bytes_per_s=np.float64(its.per_device(its.devices)),
     )
 
 

@@ -50,6 +50,12 @@ QUANTITIES = {
     "latency.inter": Quantity(
         "latency", "inter", "latency_s", "of a hop on the outer one of two levels"
     ),
+    "bandwidth.host": Quantity(
+        "bandwidth", "chip", "host_bytes_per_s", "of the link to the host, in one direction"
+    ),
+    "bandwidth.host-memory": Quantity(
+        "memory bandwidth", "chip", "host_memory_bytes_per_s", "of the host's memory, for a device"
+    ),
     "power.idle": Quantity("idle power", "chip", "idle_watts", "of a device at rest"),
     "power.peak": Quantity("peak power", "chip", "peak_watts", "of a device at full load"),
     "price": Quantity("price", "chip", "price_per_s", "rent of a device"),

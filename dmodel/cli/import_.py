@@ -133,12 +133,12 @@ def _report(found: Imported) -> None:
 
 
 def _say_of_precision(found: Imported) -> None:
-    """Say that a blank precision counts as bf16."""
+    """Say what a blank precision counts as."""
     blank = sum(not row.get("precision") for row in found.rows)
     if blank:
         say(
-            f"precision is blank in {blank} of {len(found.rows)} rows, and counts as bf16; if it "
-            "was another: --set precision=…"
+            f"precision is blank in {blank} of {len(found.rows)} rows, and counts as bf16, or "
+            "fp16 on a chip without it; if it was another: --set precision=…"
         )
 
 

@@ -122,9 +122,11 @@ class Job(NamedTuple):
     precision: Annotated[
         str,
         typer.Option(
-            help="Matmul precision: bf16, fp16, fp8, mxfp8, nvfp4, int8.", rich_help_panel=JOB
+            help="Matmul precision: bf16, fp16, fp8, mxfp8, nvfp4, int8; default: bf16, or fp16 "
+            "on a chip without it.",
+            rich_help_panel=JOB,
         ),
-    ] = "bf16"
+    ] = ""
     profile: ProfileOption = None
     stack: Annotated[
         str,

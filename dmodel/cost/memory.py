@@ -66,6 +66,20 @@ def held(parts: counts.Residents, plan: Plan, stage: float) -> Array:
     return (1.0 - share) * parts.total + share * sharded(parts, plan)
 
 
+def stored_weights(parts: counts.Residents, plan: Plan) -> Array:
+    """Bytes of the weights that one device stores [byte]: `Precision.weight_bytes` of each, sharded
+    from ZeRO stage 3 on; of embedding and head `Precision.end_bytes`, where these differ.
+
+    Limits: norms count as the layers' other weights; the 16-bit copy of the one weight at work,
+    where weights are dequantized, is left out.
+    """
+    bits = plan.precision
+    ends = parts.replace(layers=0.0 * parts.layers, experts=0.0 * parts.experts)
+    where = np.where if at_hand(bits.end_bytes, bits.weight_bytes) else jnp.where
+    more = where(bits.end_bytes > 0.0, bits.end_bytes - bits.weight_bytes, 0.0)
+    return bits.weight_bytes * held(parts, plan, 3.0) + more * held(ends, plan, 3.0)
+
+
 def layer_activation_bytes(model: Model, plan: Plan) -> Array:
     """Activations that one layer keeps for the backward pass, per device and micro-batch [byte].
 
@@ -248,7 +262,7 @@ def _at_work(model: Model, plan: Plan) -> Array:
 
 def _states(model: Model, plan: Plan, footprint: Footprint) -> tuple[Memory, Array, Array]:
     """What a device holds whatever the moment; the weights that it gathers; what the update takes
-    beside the optimizer's state [byte]."""
+    beside the optimizer's state [byte]; what waits in the host's memory is not among them."""
     layout, bits = plan.layout, plan.precision
     layers = counts.stage_layers(model, plan)
     found, share = counts.residents(model, plan), layers * layout.pp / model.layers
@@ -261,27 +275,23 @@ def _states(model: Model, plan: Plan, footprint: Footprint) -> tuple[Memory, Arr
         * zero_share(layout.zero, 2.0)
         * (parts.total - sharded(parts, plan))
     )
-    trained, updated = model.trainable, held(parts, plan, 1.0)
+    trained, updated, software = model.trainable, held(parts, plan, 1.0), plan.software
+    here = trained * (1.0 - software.offload_optimizer)
     states = Memory(
-        weights=bits.weight_bytes * held(parts, plan, 3.0)
-        + bits.ends_extra_bytes * held(_ends_of(parts), plan, 3.0),
+        weights=(1.0 - software.offload_weights) * stored_weights(parts, plan),
         gradients=trained
+        * (1.0 - software.offload_optimizer * software.host_sums)
         * (
             bits.gradient_bytes * footprint.gradient * (held(parts, plan, 2.0) + whole)
             + bits.raw_gradient_bytes * held(parts, plan, 2.0)
         ),
-        optimizer=trained * bits.optimizer_bytes * footprint.optimizer * updated,
+        optimizer=here * bits.optimizer_bytes * footprint.optimizer * updated,
         activations=0.0 * updated,
         logits=0.0 * updated,
         buffers=footprint.reserved + 0.0 * updated,
     )
     gathered = zero_share(layout.zero, 3.0) * bits.gather_bytes * parts.total * alive
-    return states, gathered, trained * bits.update_bytes * updated
-
-
-def _ends_of(parts: counts.Residents) -> counts.Residents:
-    """Embedding and head alone."""
-    return parts.replace(layers=0.0 * parts.layers, experts=0.0 * parts.experts)
+    return states, gathered, here * bits.update_bytes * updated
 
 
 def fullest(found: Mapping[str, Memory]) -> Memory:

@@ -152,7 +152,9 @@ def _chips(run: Stated, records: Records) -> list[Other]:
         if name == mine or generation(name) != generation(mine):
             continue
         try:
-            other = cluster.replace(chip=chip(name, run.question.text("precision") or "bf16"))
+            other = cluster.replace(
+                chip=chip(name, run.question.text("precision") or run.question.precision)
+            )
         except InputError:
             continue
         found.append(Other(name, records._replace(cluster=other)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from dmodel.emit.memories import own_memory
 from dmodel.emit.sheet import Setting, Sheet, where
 from dmodel.records import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK, having
 from dmodel.stages import ENDS, held, layout
@@ -117,17 +118,6 @@ DECODERS = (
 )
 """Models that decoder launchers build."""
 
-OWN_MEMORY = {
-    "update_bytes": "the framework's optimizer updates in place",
-    "raw_gradient_bytes": "the framework's gradients add up in one place",
-    "whole_logits": "the framework's ranks of tp have their columns of the logits for the loss",
-    "boundary_copies": "the framework's pipeline drops what it has sent",
-    "freed_gradients": "the memory of the framework's gradients stays",
-    "eager": "the framework fuses or compiles norms, activations and gates",
-    "ends_extra_bytes": "the framework stores embedding and head as it does its layers",
-}
-"""What a stack of one's own may hold, and what the frameworks do."""
-
 LAYER_KERNELS = (
     Usual(
         "split_rotary",
@@ -217,8 +207,7 @@ def launched(sheet: Sheet, fused: bool, looped: bool, why: str, compiled: bool =
         sheet["logit_bytes"] in ((2,) if compiled else (8, 12)),
         "the framework's loss decides whether it reads a copy of the logits",
     )
-    for name, reason in OWN_MEMORY.items():
-        sheet.keeps(name, not sheet[name], reason)
+    own_memory(sheet)
     sheet.keeps(
         "graphed",
         compiled or not sheet["graphed"],

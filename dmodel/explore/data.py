@@ -9,7 +9,7 @@ from typing import Any
 from dmodel.asked import OF_LAYOUT as OPEN
 from dmodel.blocks import ALL, KINDS
 from dmodel.catalog import systems
-from dmodel.catalog.chips import maker
+from dmodel.catalog.chips import USUAL, maker
 from dmodel.catalog.configs import families
 from dmodel.catalog.configs.layers import DEEPEST, LARGEST, MAY_BE_BELOW, MAY_BE_ZERO
 from dmodel.catalog.facts import CONDITIONS, HEADS, Fact, Rule
@@ -55,6 +55,7 @@ def document() -> Document:
             name: {"aliases": entry["aliases"], "shape": entry["shape"]}
             for name, entry in table("models").items()
         },
+        "hosts": {name: _host(entry) for name, entry in table("hosts").items()},
         "stacks": {name: _stack(file) for name, file in files().items()},
         "kinds": {name: _kind(kind) for name, kind in KINDS.items()},
         "sizes": {name: _default(Model, name) for name in OF_MODEL},
@@ -66,6 +67,7 @@ def document() -> Document:
         "homes": {n: home for n, home in LEAVES.items() if n not in ("schedule", "placement")},
         "overridden": sorted(OVERRIDDEN),
         "operands": OPERAND_BYTES,
+        "usual": list(USUAL),
         "bytes": list(BYTES),
         "modules": MODULES,
         "ofParts": list(OF_PARTS),
@@ -124,6 +126,10 @@ def _chip(name: str, entry: Document) -> Document:
         "numbers": numbers,
         **own,
     }
+
+
+def _host(entry: Document) -> Document:
+    return {name: float(entry[name]["value"]) for name in ("link", "memory", "devices")}
 
 
 def _system(entry: Document) -> Document:

@@ -19,6 +19,8 @@ class Chip(struct.PyTreeNode, kw_only=True):
       idle_watts: power draw at rest [W].
       peak_watts: power draw at full load [W].
       price_per_s: rent [dollar/s].
+      host_bytes_per_s: of the link to the host, in one direction [byte/s].
+      host_memory_bytes_per_s: a device's part of the bandwidth of its host's memory [byte/s].
     """
 
     flops_per_s: Array
@@ -30,6 +32,8 @@ class Chip(struct.PyTreeNode, kw_only=True):
     idle_watts: Array
     peak_watts: Array
     price_per_s: Array
+    host_bytes_per_s: Array = 6.3e10
+    host_memory_bytes_per_s: Array = 7.68e10
 
 
 class Network(struct.PyTreeNode, kw_only=True):

@@ -22,7 +22,8 @@ class Precision(struct.PyTreeNode, kw_only=True):
       scale_passes: times that a tensor is read beside its cast, for its scales [1]; 0 = never.
       gather_bytes: of a parameter when weights are gathered [byte].
       weight_bytes: of a stored weight [byte].
-      ends_extra_bytes: of one of embedding and head beyond those of layers [byte]; 0 = none.
+      end_bytes: of a stored weight of embedding and head [byte]; 0 = as of the layers.
+      dequantize: time to bring layers' weights to 16 bits over its traffic's [1]; 0 = no need.
       gradient_bytes: of a stored gradient [byte].
       raw_gradient_bytes: of what the backward pass made, held beside the gradient [byte]; 0 = none.
       optimizer_bytes: of a parameter's state; 12 = fp32 weight and two moments [byte].
@@ -42,7 +43,8 @@ class Precision(struct.PyTreeNode, kw_only=True):
     scale_passes: Array = 0.0
     gather_bytes: Array = 2.0
     weight_bytes: Array = 2.0
-    ends_extra_bytes: Array = 0.0
+    end_bytes: Array = 0.0
+    dequantize: Array = 0.0
     gradient_bytes: Array = 4.0
     raw_gradient_bytes: Array = 0.0
     optimizer_bytes: Array = 12.0

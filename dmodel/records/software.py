@@ -46,6 +46,11 @@ class Software(struct.PyTreeNode, kw_only=True):
       composed: 1 = a step is a sum of parts measured apart (vTrain): none waits; 0 = it is run.
       attention_rate: forward rate of fused attention over that of the chip's newest [1].
       attention_backward_rate: backward rate of fused attention over that of the newest [1].
+      offload_optimizer: share of the optimizer's states that the host holds and updates [1].
+      offload_weights: share of the stored weights that waits in host memory [1]; 0 = none.
+      host_sums: 1 = gradients leave with each micro-batch and add up in the host; 0 = once a step.
+      overlap_offload: 1 = copies to and from the host run beside passes and update; 0 = in turn.
+      host_update: time of the host's update over its traffic's at full bandwidth [1].
       bucket_per_rank: least bytes of a bucket per rank of dp · cp [byte]; 0 = none.
     """
 
@@ -54,7 +59,8 @@ class Software(struct.PyTreeNode, kw_only=True):
             "accumulate recompute_last last_kept flash cp_balanced unpadded_vocab graphed "
             "sparse_kernels whole_logits boundary_buffers freed_gradients eager "
             "fused_sums split_rotary route_bytes attention_rate attention_backward_rate "
-            "overlap_tp overlap_cp overlap_ep overlap_dp overlap_pp overlap_replica composed"
+            "overlap_tp overlap_cp overlap_ep overlap_dp overlap_pp overlap_replica composed "
+            "offload_optimizer offload_weights host_sums overlap_offload"
         ).split()
     )
     """Fields that are choices, not sizes: no derivative is asked for."""
@@ -90,4 +96,9 @@ class Software(struct.PyTreeNode, kw_only=True):
     composed: Array = 0.0
     attention_rate: Array = 1.0
     attention_backward_rate: Array = 1.0
+    offload_optimizer: Array = 0.0
+    offload_weights: Array = 0.0
+    host_sums: Array = 0.0
+    overlap_offload: Array = 1.0
+    host_update: Array = 2.1
     bucket_per_rank: Array = 0.0

@@ -32,7 +32,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "pipeline bubble": (style.ORANGE, ("bubble",)),
     "launch, optimizer, waiting, fixed": (
         "#B8B8B8",
-        ("launch", "optimizer", "straggler", "overhead"),
+        ("launch", "optimizer", "offload", "straggler", "overhead"),
     ),
 }
 """Name of a segment → its colour and the terms it adds up; every term stands in exactly one."""

@@ -63,6 +63,8 @@ WORDS = {
     "chip.attention_flops_per_s": "peak FLOP/s, attention",
     "chip.exponentials_per_s": "exponentials/s, attention",
     "chip.hbm_bytes_per_s": "memory bandwidth",
+    "chip.host_bytes_per_s": "link to the host",
+    "chip.host_memory_bytes_per_s": "host's memory bandwidth",
     "chip.kernel_latency_s": "kernel latency",
 }
 """Inputs in the words of a chart."""

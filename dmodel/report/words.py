@@ -15,6 +15,8 @@ CHIP = {
     "exponentials_per_s": "rate of exponentials",
     "hbm_bytes": "memory of a device",
     "hbm_bytes_per_s": "memory bandwidth",
+    "host_bytes_per_s": "bandwidth of the link to the host",
+    "host_memory_bytes_per_s": "bandwidth of the host's memory, for a device",
     "kernel_latency_s": "kernel latency",
     "idle_watts": "power at rest",
     "peak_watts": "power at full load",

@@ -52,6 +52,8 @@ RATES = (
     "chip.attention_flops_per_s",
     "chip.exponentials_per_s",
     "chip.hbm_bytes_per_s",
+    "chip.host_bytes_per_s",
+    "chip.host_memory_bytes_per_s",
     "network.bytes_per_s",
 )
 TIMES = (

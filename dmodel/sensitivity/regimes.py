@@ -27,6 +27,8 @@ MEMBERS = {
     "chip.attention_flops_per_s": ("compute", -1.0),
     "chip.exponentials_per_s": ("compute", -1.0),
     "chip.hbm_bytes_per_s": ("memory", -1.0),
+    "chip.host_bytes_per_s": ("bandwidth", -1.0),
+    "chip.host_memory_bytes_per_s": ("memory", -1.0),
     "network.bytes_per_s": ("bandwidth", -1.0),
     "chip.kernel_latency_s": ("latency", 1.0),
     "network.latency_s": ("latency", 1.0),

@@ -602,12 +602,27 @@ var headCost = (width, inner, vocab) => vocab / (LAYER * (4 * width + 3 * inner)
 var LARGEST_HOST = 16;
 var TORUS_HOST = 8;
 var NUMBERS = ["size", "bytes_per_s", "latency_s", "torus_axes", "in_network_reduction"];
+function usualPrecision(catalog, name) {
+  const main = catalog.known("chips", name), { usual } = catalog.data;
+  const rates = main === void 0 ? {} : catalog.data.chips[main].rates;
+  return usual.find((each) => each in rates) ?? Object.keys(rates)[0] ?? usual[0];
+}
+var precisionOf = (catalog, question) => question.precision || usualPrecision(catalog, question.text("accelerator"));
+function hostOf(catalog, chip, system = "") {
+  const { hosts, chips } = catalog.data, { like, generation } = chips[chip];
+  return hosts[[system, chip, like ?? "", generation].find((each) => each in hosts) ?? "default"];
+}
+var hosted = (of, running) => ({
+  host_bytes_per_s: of.link,
+  host_memory_bytes_per_s: of.memory / Math.max(Math.min(running, of.devices), 1)
+});
 function chipOf(catalog, name, precision) {
   const main = catalog.resolved("chips", name), { rates, numbers } = catalog.data.chips[main];
   if (!(precision in rates))
     throw new InputError(`${main} has no ${precision} products; it has ${Object.keys(rates)}`);
-  const half = ["bf16", "fp16"].find((each) => each in rates) ?? Object.keys(rates)[0];
-  return { ...numbers, flops_per_s: rates[precision], attention_flops_per_s: rates[half] };
+  const half = usualPrecision(catalog, main);
+  const host = hosted(hostOf(catalog, main), Infinity);
+  return { ...numbers, ...host, flops_per_s: rates[precision], attention_flops_per_s: rates[half] };
 }
 function networkOf(catalog, main) {
   const { levels } = catalog.data.systems[main];
@@ -679,7 +694,10 @@ function machine(catalog, question, values) {
     const size = question.number("domain_size") || (host ? hostSize(host, base) : null);
     if (size) network = ofDomain(base, size);
   } else network = ofDomain(base, domainOf(question, host, ofDomain(base, null)));
-  const chip = chipOf(catalog, accelerator, question.precision);
+  const running = Math.min(question.need("n_accel"), host || LARGEST_HOST, LARGEST_HOST);
+  const main = catalog.resolved("chips", accelerator);
+  const of = hostOf(catalog, main, named && catalog.resolved("systems", named));
+  const chip = { ...chipOf(catalog, accelerator, precisionOf(catalog, question)), ...hosted(of, running) };
   return changed(catalog, { chip, network, devices: 0 }, question.settings);
 }
 
@@ -790,7 +808,7 @@ var Question = class _Question {
     return found;
   }
   get precision() {
-    return this.text("precision").split("-")[0].toLowerCase() || "bf16";
+    return this.text("precision").split("-")[0].toLowerCase();
   }
   having(columns) {
     return new _Question({ ...this.columns, ...columns }, this.settings, this.system);
@@ -894,8 +912,8 @@ var Resolver = class {
       model: this.catalog.identify(question.text("model"))[0],
       chip,
       generation: this.catalog.generation(chip),
-      precision: question.precision,
-      scaling: question.text("precision").toLowerCase() || "bf16",
+      precision: precisionOf(this.catalog, question),
+      scaling: question.text("precision").toLowerCase() || precisionOf(this.catalog, question),
       attention: question.text("attention") !== "none" ? "flash" : "none",
       recompute: question.text("recompute"),
       composed: Boolean(question.settings.composed),
@@ -1123,7 +1141,7 @@ var Resolver = class {
     const [excess, displaced] = this.stageLeaves(question, at, soft.values, raw, interleave);
     Object.assign(leaves, { stage_excess: excess, head_displaces: displaced }, soft.layout, {
       flash: Number(question.text("attention") !== "none"),
-      operand_bytes: data.operands[question.precision]
+      operand_bytes: data.operands[precisionOf(this.catalog, question)]
     });
     const schedule = String(soft.values.schedule || (interleave > 1 ? "interleaved" : "1f1b"));
     if (interleave > 1 && schedule !== "interleaved")

@@ -21,18 +21,19 @@ export interface Chip {
   aliases: string[]; generation: string; maker: string; system?: string; like?: string;
   rates: Table<number>; numbers: Table<number>;
 }
+export interface Host { link: number; memory: number; devices: number }
 export interface System { aliases: string[]; chip: string; levels: Table<number>[]; names: string[] }
 export type Part = { kind: string } & Table<number | string>;
 export interface Block { layers: number; mixer?: Part; feed?: Part }
 export type Shape = Table<unknown> & { blocks?: Block[]; order?: string; further?: number[] };
 export interface Kind { counted: string[]; split: string[]; copied: string[]; fields: Table<number | null> }
 export interface Data {
-  chips: Table<Chip>; systems: Table<System>;
+  chips: Table<Chip>; systems: Table<System>; hosts: Table<Host>;
   models: Table<{ aliases: string[]; shape: Shape }>;
   stacks: Table<File>; kinds: Table<Kind>; sizes: Table<number | null>;
   conditions: Table<string>; heads: string[]; first: string[];
   neutral: Table<number>; leaves: Table<number>; homes: Table<string>; overridden: string[];
-  operands: Table<number>; bytes: string[]; modules: Table<Table<number>>;
+  operands: Table<number>; usual: string[]; bytes: string[]; modules: Table<Table<number>>;
   ofParts: string[]; fromModel: string[]; quantities: Table<{ part: string; leaf: string }>;
   constants: Table<number>; needs: Table<string>; search: Searching; configs: Configs;
 }

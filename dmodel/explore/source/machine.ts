@@ -1,18 +1,42 @@
 /** The machine of a question (dmodel/machine.py, dmodel/catalog/systems.py). */
 
-import { type Catalog, InputError, type Table } from "./catalog";
+import { type Catalog, type Host, InputError, type Table } from "./catalog";
 import type { Cluster } from "./programs";
 import type { Question } from "./resolve";
 
 const LARGEST_HOST = 16, TORUS_HOST = 8;
 const NUMBERS = ["size", "bytes_per_s", "latency_s", "torus_axes", "in_network_reduction"];
 
+/** Precision of products on a chip unless told: of the usual ones the first that it has. */
+export function usualPrecision(catalog: Catalog, name: string): string {
+  const main = catalog.known("chips", name), { usual } = catalog.data;
+  const rates = main === undefined ? {} : catalog.data.chips[main].rates;
+  return usual.find((each) => each in rates) ?? Object.keys(rates)[0] ?? usual[0];
+}
+
+/** Precision of a question's products, without its variant. */
+export const precisionOf = (catalog: Catalog, question: Question): string =>
+  question.precision || usualPrecision(catalog, question.text("accelerator"));
+
+/** The host of a system, else of a chip, else of its generation (dmodel/catalog/hosts.py). */
+function hostOf(catalog: Catalog, chip: string, system = ""): Host {
+  const { hosts, chips } = catalog.data, { like, generation } = chips[chip];
+  return hosts[[system, chip, like ?? "", generation].find((each) => each in hosts) ?? "default"];
+}
+
+/** Its rates as a device sees them, where so many of its devices run. */
+const hosted = (of: Host, running: number): Table<number> => ({
+  host_bytes_per_s: of.link,
+  host_memory_bytes_per_s: of.memory / Math.max(Math.min(running, of.devices), 1),
+});
+
 export function chipOf(catalog: Catalog, name: string, precision: string): Table<number> {
   const main = catalog.resolved("chips", name), { rates, numbers } = catalog.data.chips[main];
   if (!(precision in rates))
     throw new InputError(`${main} has no ${precision} products; it has ${Object.keys(rates)}`);
-  const half = ["bf16", "fp16"].find((each) => each in rates) ?? Object.keys(rates)[0];
-  return { ...numbers, flops_per_s: rates[precision], attention_flops_per_s: rates[half] };
+  const half = usualPrecision(catalog, main);
+  const host = hosted(hostOf(catalog, main), Infinity);
+  return { ...numbers, ...host, flops_per_s: rates[precision], attention_flops_per_s: rates[half] };
 }
 
 /** Levels of the network of a system that is named, else those of every chip's own. */
@@ -98,6 +122,9 @@ export function machine(catalog: Catalog, question: Question, values: Table<unkn
     const size = question.number("domain_size") || (host ? hostSize(host, base) : null);
     if (size) network = ofDomain(base, size);
   } else network = ofDomain(base, domainOf(question, host, ofDomain(base, null)));
-  const chip = chipOf(catalog, accelerator, question.precision);
+  const running = Math.min(question.need("n_accel"), host || LARGEST_HOST, LARGEST_HOST);
+  const main = catalog.resolved("chips", accelerator);
+  const of = hostOf(catalog, main, named && catalog.resolved("systems", named));
+  const chip = { ...chipOf(catalog, accelerator, precisionOf(catalog, question)), ...hosted(of, running) };
   return changed(catalog, { chip, network, devices: 0 }, question.settings);
 }

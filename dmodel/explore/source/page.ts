@@ -9,7 +9,7 @@ import { Doubt, type Ends } from "./doubt";
 import { curve, element, fill, node, type Piece } from "./draw";
 import { type Given, givenIn, knownOf, load, Missing, programsOf, publishedOf } from "./loaded";
 import { frontier } from "./limits";
-import { chipOf, levelsOf } from "./machine";
+import { chipOf, levelsOf, usualPrecision } from "./machine";
 import { structure } from "./models";
 import { again, measuredTime, type Neighbour, neighbours, type Published } from "./published";
 import { Parts } from "./parts";
@@ -85,7 +85,7 @@ class Page {
     const { data } = this.given, { catalog } = this.model;
     return (name) => {
       const { part, leaf } = data.quantities[name];
-      if (part === "chip") return chipOf(catalog, of.accelerator, of.precision || "bf16")[leaf];
+      if (part === "chip") return chipOf(catalog, of.accelerator, of.precision || usualPrecision(catalog, of.accelerator))[leaf];
       const chip = data.chips[catalog.resolved("chips", of.accelerator)];
       const { levels } = data.systems[of.system ? catalog.resolved("systems", of.system) : chip.system!];
       return levels[part === "intra" ? 0 : levels.length - 1][leaf];

@@ -1,6 +1,7 @@
 /** What was measured: by the user, and by others (calibration/traces/neighbours.py). */
 
 import type { Catalog, Table } from "./catalog";
+import { usualPrecision } from "./machine";
 
 /** Rows column by column: words of a column once, and their places. */
 export interface Published {
@@ -29,7 +30,7 @@ export function neighbours(of: Published, catalog: Catalog, columns: Columns, co
     const low = String(value ?? "").toLowerCase();
     if (name === "stack") return low ? catalog.stack(low).basis : "";
     if (name === "accelerator") return catalog.known("chips", low) ?? low;
-    return low || (name === "precision" ? "bf16" : "");
+    return low || (name === "precision" ? usualPrecision(catalog, chip) : "");
   };
   const own = Object.keys(of.words).map((name) => word(name, columns[name]));
   const apart = (i: number): number => {

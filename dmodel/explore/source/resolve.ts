@@ -3,7 +3,7 @@
 import { type Catalog, type Fact, InputError, remembered, type Table, type Value } from "./catalog";
 import { Facts, isRule, type Words } from "./facts";
 import { headCost, RULES, stages } from "./layouts";
-import { machine } from "./machine";
+import { machine, precisionOf } from "./machine";
 import {
   type Built, columnsOf, having, layers, Models, own, shortened, sized, type Sizes,
   structure, value,
@@ -37,7 +37,7 @@ export class Question {
   }
 
   get precision(): string {
-    return this.text("precision").split("-")[0].toLowerCase() || "bf16";
+    return this.text("precision").split("-")[0].toLowerCase();
   }
 
   having(columns: Table<number | string>): Question {
@@ -155,8 +155,8 @@ export class Resolver {
       stack: stack.basis, variant: stack.variant, release: stack.release,
       model: this.catalog.identify(question.text("model"))[0],
       chip, generation: this.catalog.generation(chip),
-      precision: question.precision,
-      scaling: question.text("precision").toLowerCase() || "bf16",
+      precision: precisionOf(this.catalog, question),
+      scaling: question.text("precision").toLowerCase() || precisionOf(this.catalog, question),
       attention: question.text("attention") !== "none" ? "flash" : "none",
       recompute: question.text("recompute"), composed: Boolean(question.settings.composed),
       n_experts: Math.max(question.number("n_experts") || 1, 1),
@@ -388,7 +388,7 @@ export class Resolver {
     const [excess, displaced] = this.stageLeaves(question, at, soft.values, raw, interleave);
     Object.assign(leaves, { stage_excess: excess, head_displaces: displaced }, soft.layout, {
       flash: Number(question.text("attention") !== "none"),
-      operand_bytes: data.operands[question.precision],
+      operand_bytes: data.operands[precisionOf(this.catalog, question)],
     });
     const schedule = String(soft.values.schedule || (interleave > 1 ? "interleaved" : "1f1b"));
     if (interleave > 1 && schedule !== "interleaved")
