@@ -86,7 +86,7 @@ ALLOWED: dict[str, set[str]] = {
     "messages": BELOW_COST | {"cost"},
     "hiding": BELOW_COST | {"cost", "physics", "messages"},
     "step": BELOW_COST | {"cost", "physics", "breakdown", "layer", "messages", "hiding"},
-    "by_stage": BELOW_COST | {"cost"},
+    "by_stage": BELOW_COST | {"cost", "stages"},
     "goodput": BASE,
     "topology": BASE | {"records"},
     "stages": BASE,
