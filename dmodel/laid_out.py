@@ -162,8 +162,10 @@ def _are_stages(counts: tuple[float, ...], pp: float, layers: float) -> bool:
     return len(counts) == pp and min(counts) >= 0.0 and sum(counts) == layers
 
 
-def schedule(values: Mapping[str, Any], layout: Mapping[str, float]) -> str:
+def schedule(values: Mapping[str, Any], layout: Mapping[str, float], said: list[Assumption]) -> str:
     """The pipeline's schedule; open: 1F1B, interleaved where stages hold several chunks.
+
+    One stage has nothing to fold: such schedules are 1F1B there.
 
     Raises:
       InputError: the schedule does not run with this layout.
@@ -172,14 +174,11 @@ def schedule(values: Mapping[str, Any], layout: Mapping[str, float]) -> str:
     chosen = str(values.get("schedule") or ("interleaved" if interleave > 1.0 else "1f1b"))
     rules = RULES[chosen]
     if rules.folded and pp <= 1.0:
+        said.append(Assumption(f"schedule {chosen} not used: one stage", about=("schedule",)))
+        return schedule({}, layout, said)
+    if rules.chunks and interleave != rules.chunks:
         raise InputError(
-            f"schedule {chosen!r}: expected a pipeline of several stages; got pp = {pp:g}. Use more "
-            "stages, or leave the schedule out."
-        )
-    chunks = rules.chunks if pp > 1.0 or rules.chunks == 1 else 0
-    if chunks and interleave != chunks:
-        raise InputError(
-            f"interleave: expected {chunks} for the schedule {chosen!r}; got {interleave:g}. Use the "
+            f"interleave: expected {rules.chunks} for the schedule {chosen!r}; got {interleave:g}. Use the "
             "schedule 'interleaved'."
         )
     batches = layout["global_batch"] / (layout["dp"] * layout["micro_batch"])

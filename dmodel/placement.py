@@ -77,7 +77,9 @@ GROUPS: tuple[str, ...] = tuple(PARTS)
 def _members(lengths: jax.Array, names: Sequence[str]) -> Groups:
     """Groups from the lengths of intervals at each level, `[K, interval, *batch]`."""
     parts = dict(zip(names, jnp.unstack(lengths, axis=1), strict=True))
-    sums = (reduce(add, (parts[name] for name in PARTS[group] if name in parts)) for group in GROUPS)
+    sums = (
+        reduce(add, (parts[name] for name in PARTS[group] if name in parts)) for group in GROUPS
+    )
     logs = jnp.stack(list(sums), axis=1)
     stacked = jnp.exp(logs)
     named = dict(zip(GROUPS, jnp.unstack(stacked, axis=1), strict=True))

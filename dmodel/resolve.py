@@ -203,7 +203,7 @@ def _part(question: Question) -> tuple[Part, tuple[Assumption, ...]]:
     again = recomputation.again(question, found.values, float(value(model, "n_experts", 1.0)), said)
     leaves = _neutral(found.values)
     said.extend(usual_bytes(found.values))
-    schedule = laid_out.schedule(found.values, layout)
+    schedule = laid_out.schedule(found.values, layout, said)
     laid = laid_out.stage_leaves(
         question, at, layout["interleave"], RULES[schedule].fold, found.values, model, said
     )

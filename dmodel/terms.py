@@ -337,7 +337,8 @@ TERMS: dict[str, Term] = {
     ),
     "bubble": Term(
         "idle slots of the pipeline",
-        "(pp − 1) / v slots of a micro-batch's time for 1F1B and interleaving",
+        "(pp − 1) / v slots of a micro-batch's time for 1F1B and interleaving, "
+        "⅔ (pp / 2 − 1) for DualPipe, ⅓ (pp − 1) for DualPipeV",
         ("bubble",),
         "more micro-batches, or more chunks of a stage",
         NARAYANAN,

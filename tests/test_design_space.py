@@ -231,9 +231,7 @@ def test_rows_are_judged_as_the_plans_with_names_that_they_stand_for():
         PrecisionChoice("bf16", peak),
         PrecisionChoice("fp8", 2.0 * peak, 1.0, 0.1, 1.0),
     )
-    choices = EVERYTHING.replace(
-        precisions=offered, schedules=SCHEDULES
-    )
+    choices = EVERYTHING.replace(precisions=offered, schedules=SCHEDULES)
     p = stated(MIXTRAL, 64, 128, choices=choices)
     draw = np.random.default_rng(0)
     groups = np.concatenate(list(rows.groups(p.space)))

@@ -208,9 +208,7 @@ def _stages(
     space: Space, found: Mapping[str, np.ndarray], schedule: np.ndarray
 ) -> dict[str, np.ndarray]:
     """How layers lie on stages: as the stack lays them, else as `dmodel.layouts.counted` does."""
-    return stages(
-        space.choices.stack, space.model, found["pp"], found["interleave"], schedule
-    )
+    return stages(space.choices.stack, space.model, found["pp"], found["interleave"], schedule)
 
 
 def plans(space: Space, system: Cluster, rows: np.ndarray) -> list[Plan]:

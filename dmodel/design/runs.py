@@ -14,7 +14,11 @@ Run = tuple[int, int, int]
 
 @lru_cache(maxsize=4096)
 def runs(
-    schedules: tuple[str, ...], chunks: tuple[int, ...], batches: tuple[int, ...], share: int, pp: int
+    schedules: tuple[str, ...],
+    chunks: tuple[int, ...],
+    batches: tuple[int, ...],
+    share: int,
+    pp: int,
 ) -> list[Run]:
     """Valid ways to run a pipeline; on one stage all schedules are 1F1B.
 
@@ -31,7 +35,11 @@ def runs(
 
 
 def _of_fixed_chunks(
-    schedules: tuple[str, ...], chunks: tuple[int, ...], batches: tuple[int, ...], share: int, pp: int
+    schedules: tuple[str, ...],
+    chunks: tuple[int, ...],
+    batches: tuple[int, ...],
+    share: int,
+    pp: int,
 ) -> list[Run]:
     """Of schedules with as many chunks per stage as they ask for."""
     known = [(name, RULES[name]) for name in schedules if RULES[name].chunks in chunks]
@@ -43,7 +51,11 @@ def _of_fixed_chunks(
 
 
 def _interleaved(
-    schedules: tuple[str, ...], chunks: tuple[int, ...], batches: tuple[int, ...], share: int, pp: int
+    schedules: tuple[str, ...],
+    chunks: tuple[int, ...],
+    batches: tuple[int, ...],
+    share: int,
+    pp: int,
 ) -> list[Run]:
     """Of stages in several chunks, where these are offered."""
     if "interleaved" not in schedules:

@@ -58,9 +58,9 @@ RULES: dict[str, Rules] = {
     "dualpipe": Rules(fold="both", copies=2, multiple=2, pairs=2, fill=2),
     "dualpipev": Rules(chunks=2, fold="v", fill=2),
 }
-"""Schedule → what it asks. ZBV and DualPipeV as PyTorch's `ScheduleZBVZeroBubble` and
-`ScheduleDualPipeV` check it, which fill up ZBV's micro-batches to 2 pp − 1; DualPipe as `dualpipe.py` of
-github.com/deepseek-ai/DualPipe does (2025-03)."""
+"""Schedule → what it asks. DualPipe as `dualpipe.py` of github.com/deepseek-ai/DualPipe checks it
+(2025-03), DualPipeV as PyTorch's `ScheduleDualPipeV`; PyTorch's ZBV also runs with fewer
+micro-batches, for as long as with 2 pp − 1."""
 
 SCHEDULES: tuple[str, ...] = tuple(RULES)
 

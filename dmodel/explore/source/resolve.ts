@@ -197,14 +197,13 @@ export class Resolver {
     return schedules[schedule];
   }
 
-  /** The pipeline's schedule; throws InputError where it does not run with a layout. */
+  /** The pipeline's schedule, on one stage 1F1B; throws InputError where it does not run so. */
   private schedule(values: Table<Value>, of: Sizes): string {
     const { interleave, pp } = of;
     const chosen = String(values.schedule || (interleave > 1 ? "interleaved" : "1f1b"));
     const rules = this.rules(chosen), folded = rules.fold !== "loop";
-    if (folded && pp <= 1)
-      throw new InputError(`schedule ${chosen}: expected a pipeline of several stages; got pp = ${pp}`);
-    if ((pp > 1 || rules.chunks === 1) && rules.chunks && interleave !== rules.chunks)
+    if (folded && pp <= 1) return this.schedule({}, of);
+    if (rules.chunks && interleave !== rules.chunks)
       throw new InputError(`interleave: expected ${rules.chunks} for the schedule ${chosen}; got ${interleave}`);
     const batches = of.global_batch / (of.dp * of.micro_batch);
     if (folded && !allows(rules, pp, batches))
