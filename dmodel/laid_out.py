@@ -178,14 +178,14 @@ def schedule(values: Mapping[str, Any], layout: Mapping[str, float], said: list[
         return schedule({}, layout, said)
     if rules.chunks and interleave != rules.chunks:
         raise InputError(
-            f"interleave: expected {rules.chunks} for the schedule {chosen!r}; got {interleave:g}. Use the "
-            "schedule 'interleaved'."
+            f"interleave: expected {rules.chunks} for the schedule {chosen!r}; got "
+            f"{interleave:g}. Use the schedule 'interleaved'."
         )
     batches = layout["global_batch"] / (layout["dp"] * layout["micro_batch"])
     if rules.folded and not rules.allows(pp, batches):
         raise InputError(
-            f"schedule {chosen!r}: {rules.refusal(pp, batches)}. Use other degrees or micro-batches, or another schedule, "
-            "such as '1f1b'."
+            f"schedule {chosen!r}: {rules.refusal(pp, batches)}. Use other degrees or "
+            "micro-batches, or another schedule, such as '1f1b'."
         )
     return chosen
 

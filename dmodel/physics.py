@@ -94,9 +94,10 @@ class Costs(struct.PyTreeNode, kw_only=True):
     them [s], what launching adds to a layer [s] and the forward pass' share of it [1], pipeline
     stages, layers of the fullest stage, of them those beyond the mean stage, and how many fewer the
     one with the head holds, ranks that take turns with the head [count], micro-batches, idle
-    slots [micro-batch], the update [s]; what of the head of a micro-batch passes while the device waits for its host, on the stage that has it and,
-    of the share that all stages carry alike, on the fullest one [s]; 1 where the step is a sum of
-    parts, without overhead or stragglers (`Software.composed`)."""
+    slots [micro-batch], the update [s]; what of the head of a micro-batch passes while the device
+    waits for its host, on the stage that has it and, of the share that all stages carry alike, on
+    the fullest one [s]; 1 where the step is a sum of parts, without overhead or stragglers
+    (`Software.composed`)."""
 
     work: LayerWork
     communication: Communication

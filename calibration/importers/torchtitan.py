@@ -60,8 +60,8 @@ SCHEDULE = tuple(
 """Settings that hold the name of the pipeline's schedule, newest first."""
 
 SCHEDULES = {"gpipe": "gpipe", "zbvzerobubble": "zbv", "dualpipev": "dualpipev"}
-"""Name of a schedule, whose case does not matter → its word here; 1F1B and its interleaved form need
-none."""
+"""Name of a schedule, whose case does not matter → its word here; 1F1B and its interleaved form
+need none."""
 
 PLAIN = ("1f1b", "interleaved1f1b")
 

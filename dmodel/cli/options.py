@@ -212,8 +212,8 @@ class Degrees(NamedTuple):
         str | None,
         typer.Option(
             help=(
-                "Pipeline: gpipe, 1f1b, interleaved, zero-bubble, zbv, dualpipe, dualpipev; default: "
-                "the stack's, else 1f1b or interleaved."
+                "Pipeline: gpipe, 1f1b, interleaved, zero-bubble, zbv, dualpipe, dualpipev; "
+                "default: the stack's, else 1f1b or interleaved."
             ),
             rich_help_panel=PLAN,
         ),

@@ -139,7 +139,7 @@ def _zero_bubble_in_flight(pp: Array, m: Array, v: Array) -> Array:
 
 
 def _zbv_in_flight(pp: Array, m: Array, v: Array) -> Array:
-    """Every rank holds 2 pp of chunks of half the layers, as the first stage of 1F1B does (Qi et al.
+    """Every rank holds 2 pp of chunks of half the layers, as 1F1B's first stage does (Qi et al.
     2023, section 6)."""
     return smaller(m, pp) + 0.0 * v
 

@@ -261,8 +261,8 @@ def _descended(z: np.ndarray, arm: Arms, given: dict[str, Any], sharpness: float
 
 
 def starts(n: int, seed: int) -> np.ndarray:
-    """Starting unknowns `[unknown, n]`: degrees uniform on the simplex of logarithms, half of them near
-    its faces; the rest in the middle."""
+    """Starting unknowns `[unknown, n]`: degrees uniform on the simplex of logarithms, half of them
+    near its faces; the rest in the middle."""
     random = np.random.default_rng(seed)
     shares = np.concatenate(
         [random.dirichlet(np.ones(4), n // 2), random.dirichlet(np.full(4, 0.3), n - n // 2)]

@@ -1,4 +1,4 @@
-"""Ways to run a pipeline that a search may choose: schedule, model chunks of a stage, micro-batch."""
+"""Ways to run a pipeline that a search may choose: schedule, chunks of a stage, micro-batch."""
 
 from __future__ import annotations
 

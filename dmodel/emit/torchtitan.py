@@ -6,9 +6,8 @@ configured in Python, by the same names), rules as in `distributed/parallel_dims
 0119de156de558030726b8539ef0078d8aaaec99 and `distributed/pipeline_parallel.py` at
 02ef790c79614758f85880e173d2338d7de502a3; the sections `quantize.linear.float8`,
 `quantize.linear.mx`, `compile` and `expert_tensor_parallel_degree` as in releases from v0.2 on.
-Read on 2026-11-21. `pipeline_parallel_expert_parallel_overlap` as in `distributed/dual_pipe_v.py`
-of its releases from late 2025, schedules as in PyTorch's `torch/distributed/pipelining/schedules.py`
-(`ScheduleDualPipeV`: as many micro-batches as chunks at least). Read on 2026-11-29.
+Read on 2026-11-21; `pipeline_parallel_expert_parallel_overlap` (`distributed/dual_pipe_v.py`, late
+2025) and PyTorch's `torch/distributed/pipelining/schedules.py` on 2026-11-29.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ SCHEDULES = {
 """Schedule of a plan → the nearest one of torchtitan."""
 
 FOLDED = ("ZBVZeroBubble", "DualPipeV")
-"""Schedules that fold two chunks onto each rank, and split the backward pass, which PyTorch does
-not offer beside torch.compile."""
+"""Those that fold two chunks onto a rank and split the backward pass, not so beside compile."""
 
 
 def write(sheet: Sheet) -> None:
