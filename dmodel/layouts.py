@@ -170,7 +170,9 @@ def stages(way: str, of: Pipeline, written: tuple[float, ...] = ()) -> Stages:
     if of.pp <= 1.0:
         return Stages(of.layers + of.n_mtp, of.layers + of.n_mtp)
     found = _as_written(written, of) if written else STAGES[way](of)
-    if of.kinds is not None and sum(found.chunks) == of.layers:
+    # more chunks than layers leave less than none for the last one
+    whole = sum(found.chunks) == of.layers and min(found.chunks) >= 0.0
+    if of.kinds is not None and whole:
         each = on_ranks(loads(of.kinds, found.chunks), int(of.pp), of.fold)
         said = f"{found.said + '; ' if found.said else ''}unlike layers count by their FLOPs"
         found = found._replace(fullest=each.max(), last=each[_head(found, of)], said=said)

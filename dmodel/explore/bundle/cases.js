@@ -599,7 +599,8 @@ function stages(way, of, written) {
   if (!(way in STAGES)) throw new InputError(`stages: expected one of ${Object.keys(STAGES)}`);
   let found = written.length ? asWritten(written, of) : STAGES[way](of);
   const total = found.chunks.reduce((a, b) => a + b, 0), count = found.chunks.length;
-  const unlike = of.kinds !== null && total === of.layers, pp = Math.trunc(of.pp);
+  const whole2 = total === of.layers && found.chunks.every((x) => x >= 0), pp = Math.trunc(of.pp);
+  const unlike = of.kinds !== null && whole2;
   if (unlike || of.fold !== "loop") {
     const plain2 = found.chunks.map((x, k) => k === count - 1 ? x + of.further : x);
     const each = onRanks(unlike ? loads(of.kinds, found.chunks) : plain2, pp, of.fold);

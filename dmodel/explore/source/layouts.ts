@@ -141,7 +141,8 @@ export function stages(way: string, of: Pipeline, written: number[]): [number, n
   if (!(way in STAGES)) throw new InputError(`stages: expected one of ${Object.keys(STAGES)}`);
   let found = written.length ? asWritten(written, of) : STAGES[way](of);
   const total = found.chunks.reduce((a, b) => a + b, 0), count = found.chunks.length;
-  const unlike = of.kinds !== null && total === of.layers, pp = Math.trunc(of.pp);
+  const whole = total === of.layers && found.chunks.every((x) => x >= 0), pp = Math.trunc(of.pp);
+  const unlike = of.kinds !== null && whole;
   if (unlike || of.fold !== "loop") {
     const plain = found.chunks.map((x, k) => (k === count - 1 ? x + of.further : x));
     const each = onRanks(unlike ? loads(of.kinds!, found.chunks) : plain, pp, of.fold);
