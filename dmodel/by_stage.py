@@ -14,6 +14,7 @@ from dmodel.cost.memory import Memory, fullest, moments
 from dmodel.footprint import LEAST, Footprint
 from dmodel.records import RULES, Model, Plan, Rules
 from dmodel.stages import last_rank, on_ranks
+from dmodel.types import Array
 
 MANY = 1e12
 """Micro-batches that no schedule waits for [count]."""
@@ -51,7 +52,7 @@ def in_flight(plan: Plan, pp: int) -> np.ndarray:
     return np.minimum(np.linspace(*ends, pp), float(plan.n_microbatches))
 
 
-def _stage_model(model: Model, kinds: np.ndarray, further: float) -> Model:
+def _stage_model(model: Model, kinds: np.ndarray, further: Array) -> Model:
     """The layers of a stage as a model, with one table of words; that of the last stage is the
     head's. further: heads of further tokens that it has."""
     layers = max(float(kinds.sum()), 1e-9)
@@ -67,7 +68,7 @@ def _ends(rank: int, pp: int, chunks: int, rules: Rules) -> tuple[bool, bool]:
     """Whether a rank has the first chunk, and the last one; of two copies both ends have both."""
     last = last_rank(chunks, pp, rules.fold)
     if rules.copies > 1:
-        return (rank in (0, last),) * 2
+        return rank in (0, last), rank in (0, last)
     return rank == 0, rank == last
 
 

@@ -84,7 +84,7 @@ def layout(
     """
     found = held(layers, pp, interleave, n_mtp)
     if fold != "loop":
-        found = _folded(*(float(x) for x in (layers, pp, interleave, n_mtp)), fold)
+        found = _folded(float(layers), float(pp), float(interleave), float(n_mtp), fold)
     mean = (np.asarray(layers, dtype=float) + n_mtp) / pp
     piped = np.asarray(pp) > 1.0
     return {
