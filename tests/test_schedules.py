@@ -14,6 +14,7 @@ from calibration.importers import megatron, torchtitan
 from dmodel import by_stage, catalog, coefficients, counts
 from dmodel.asked import ask
 from dmodel.cost import collectives, pipeline
+from dmodel.design import relax
 from dmodel.design.rows import INDEX, all_rows
 from dmodel.design.space import degrees
 from dmodel.emit import Job, emit
@@ -21,7 +22,7 @@ from dmodel.errors import InputError
 from dmodel.messages import messages
 from dmodel.placement import place
 from dmodel.question import Question
-from dmodel.records import RULES, SCHEDULES, Mixed, Plan
+from dmodel.records import MIXED, RULES, SCHEDULES, Mixed, Plan
 from dmodel.searching import space_of, stated
 from dmodel.smooth import SHARPNESS
 from dmodel.stages import last_rank, on_ranks
@@ -511,3 +512,18 @@ SEARCHED = {
     "precision": "bf16",
     "seq_len": 4096,
 }
+
+
+@pytest.mark.parametrize(
+    "offered",
+    [("1f1b", "dualpipe"), ("dualpipe",), ("dualpipe", "dualpipev"), ("gpipe", "zero-bubble")],
+)
+def test_shares_of_relaxed_plans_are_those_of_offered_schedules(offered):
+    free = dict(zip(MIXED, np.random.default_rng(3).uniform(size=(len(MIXED), 50)), strict=True))
+    mix = relax._mix(free, relax._allowed(offered))
+    whole = sum(mix.values())
+    assert all((x >= 0.0).all() and (np.any(x) == (MIXED[n] in offered)) for n, x in mix.items())
+    if "1f1b" in offered:
+        assert (whole < 1.0).all()
+    else:
+        np.testing.assert_allclose(whole, 1.0)
