@@ -116,7 +116,7 @@ def _head(
     # where its stage holds fewer layers, the head lengthens the slowest stage only by what it takes
     # beyond them
     displaced, last = jnp.broadcast_arrays(
-        costs.displaced * whole, costs.work.head * (1.0 - c.head_balance) - beyond
+        costs.displaced * whole, costs.work.head * (1.0 - c.head_balance) / costs.heads - beyond
     )
     slowest = excess(displaced, last, sharpness)
     # what of the head passes while its stage waits counts as head in place of launch, as far as

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dmodel import struct
 from dmodel.blocks.part import WORD, split_ranks, tokens
 from dmodel.once import once
-from dmodel.records import Model, Plan, value
+from dmodel.records import Model, Plan, value, weight_copies
 from dmodel.tables import ends_of, layer, parameter_groups, times
 from dmodel.traced import traced_once
 from dmodel.types import Array
@@ -117,7 +117,7 @@ def residents(model: Model, plan: Plan) -> Residents:
     return Residents(
         layers=layers * (each.whole + (each.split + each.shared) / layout.tp),
         experts=layers * each.routed / (layout.etp * layout.ep),
-        ends=(n.embedding + n.head * ends_of(plan)) / layout.tp,
+        ends=(n.embedding + n.head * ends_of(plan)) / (layout.tp * weight_copies(layout)),
     )
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from dmodel.coefficients import Coefficients
 from dmodel.cost.overlap import exposed_time, lengthened, straggler_share
-from dmodel.cost.pipeline import step_window
+from dmodel.cost.pipeline import hiding_window
 from dmodel.cost.power import wandering
 from dmodel.messages import Messages
 from dmodel.once import once
@@ -182,15 +182,15 @@ def beside_step(
     """Messages of a step, and of a stage's micro-batch, split likewise: transfers of the pipeline
     hide in one micro-batch, which they do not slow; gradients reduced per step in the backward
     passes of the last micro-batches, updated parameters in the next step's first forward passes
-    (`pipeline.step_window`), and in what transfers add to these. forward, backward: of all layers
+    (`pipeline.hiding_window`), and in what transfers add to these. forward, backward: of all layers
     of a stage and micro-batch, as long as they take with the messages in them and with waiting for
     the host [s]."""
     software = plan.software
     pp = exposed_time(v.pp, forward + backward, c.overlap_pp * software.overlap_pp, sharpness)
     # as much is sent in either pass
     passes = stack(backward, forward)
-    window = step_window(plan.layout.pp, plan.n_microbatches, plan.layout.interleave)
-    windows = each(window) * stack(*_both(passes, passes.sum(0), each(0.5 * v.pp), v.pp - pp))
+    window = each(hiding_window(plan))
+    windows = window * stack(*_both(passes, passes.sum(0), each(0.5 * v.pp), v.pp - pp))
     sent = stack(v.dp, v.updated)
     exposed = exposed_time(sent, windows, _shares(plan, c)[4:], sharpness)
     dp = exposed.sum(0)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from dmodel import layouts
 from dmodel.errors import InputError
 from dmodel.question import Assumption, Degrees, Question, degrees
-from dmodel.records import PLACEMENT, Model, value
+from dmodel.records import PLACEMENT, RULES, Model, value
 from dmodel.unlike import kinds_of
 
 
@@ -32,7 +32,7 @@ def layout(
         "sp": _sequence_parallel(question, at.tp, values, said),
         "zero": zero,
         "shard": _shard(question, at, zero, values, said),
-        "interleave": _filled(question, "interleave", values, said),
+        "interleave": _filled(question, "interleave", _chunks(question, at, values), said),
         "micro_batch": _filled(question, "micro_batch", values, said),
         "global_batch": question.known("global_batch"),
     }
@@ -47,6 +47,13 @@ def _filled(
         return given
     said.append(Assumption(f"{name} blank: {found or 1.0:g}", about=(name,)))
     return float(found or 1.0)
+
+
+def _chunks(question: Question, at: Degrees, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Values with the model chunks of a rank that a schedule of several asks for."""
+    chosen = question.settings.get("schedule", values.get("schedule"))
+    asked = RULES[str(chosen)].chunks if chosen and at.pp > 1.0 else 0
+    return {**values, "interleave": float(asked)} if asked > 1 else values
 
 
 def _zero(question: Question, values: Mapping[str, Any], said: list[Assumption]) -> float:
@@ -107,18 +114,23 @@ def stage_leaves(
     question: Question,
     at: Degrees,
     interleave: float,
+    fold: str,
     values: Mapping[str, Any],
     model: Model,
     said: list[Assumption],
 ) -> Laid:
-    """How layers lie on stages."""
+    """How layers lie on stages.
+
+    Args:
+      fold: how chunks lie on ranks, one of `records.FOLDS`.
+    """
     written, layers = written_stages(question), float(model.n_layers)
     if at.pp <= 1.0:
         return Laid(0.0, 0.0, (layers,))
     width = value(model, "d_ff", model.d_model)
     head = layouts.head_cost(*(float(x) for x in (model.d_model, width, model.vocab)))
     further = float(model.layers - model.n_layers)
-    of = layouts.Pipeline(layers, head, at.pp, interleave, further, kinds_of(model))
+    of = layouts.Pipeline(layers, head, at.pp, interleave, further, kinds_of(model), fold)
     found = layouts.stages(str(values.get("stages", "counted")), of, written)
     mean = (of.layers + of.n_mtp) / of.pp
     if found.said:
@@ -150,13 +162,30 @@ def _are_stages(counts: tuple[float, ...], pp: float, layers: float) -> bool:
     return len(counts) == pp and min(counts) >= 0.0 and sum(counts) == layers
 
 
-def schedule(values: Mapping[str, Any], interleave: float) -> str:
-    """The pipeline's schedule; open: 1F1B, interleaved where stages hold several chunks."""
+def schedule(values: Mapping[str, Any], layout: Mapping[str, float], said: list[Assumption]) -> str:
+    """The pipeline's schedule; open: 1F1B, interleaved where stages hold several chunks.
+
+    One stage has nothing to fold: such schedules are 1F1B there.
+
+    Raises:
+      InputError: the schedule does not run with this layout.
+    """
+    interleave, pp = layout["interleave"], layout["pp"]
     chosen = str(values.get("schedule") or ("interleaved" if interleave > 1.0 else "1f1b"))
-    if interleave > 1.0 and chosen != "interleaved":
+    rules = RULES[chosen]
+    if rules.folded and pp <= 1.0:
+        said.append(Assumption(f"schedule {chosen} not used: one stage", about=("schedule",)))
+        return schedule({}, layout, said)
+    if rules.chunks and interleave != rules.chunks:
         raise InputError(
-            f"interleave: expected 1 for the schedule {chosen!r}; got {interleave:g}. Use the "
-            "schedule 'interleaved'."
+            f"interleave: expected {rules.chunks} for the schedule {chosen!r}; got "
+            f"{interleave:g}. Use the schedule 'interleaved'."
+        )
+    batches = layout["global_batch"] / (layout["dp"] * layout["micro_batch"])
+    if rules.folded and not rules.allows(pp, batches):
+        raise InputError(
+            f"schedule {chosen!r}: {rules.refusal(pp, batches)}. Use other degrees or "
+            "micro-batches, or another schedule, such as '1f1b'."
         )
     return chosen
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, NamedTuple
 
-from dmodel.stages import chunk_layers, held
+from dmodel.stages import chunk_layers, held, last_rank, on_ranks
 from dmodel.unlike import Kinds, loads
 
 Words = Mapping[str, Any]
@@ -105,7 +105,7 @@ class Pipeline(NamedTuple):
     Attributes:
       layers: of the model [count]. head: cost of the LM head [layer]. pp: stages. interleave:
         model chunks per stage. n_mtp: layers in heads of further tokens. kinds: of unlike layers;
-        None = all alike.
+        None = all alike. fold: how chunks lie on ranks, one of `records.FOLDS`.
     """
 
     layers: float
@@ -114,6 +114,7 @@ class Pipeline(NamedTuple):
     interleave: float
     n_mtp: float
     kinds: Kinds | None = None
+    fold: str = "loop"
 
 
 def counted(of: Pipeline) -> Stages:
@@ -163,22 +164,34 @@ STAGES: dict[str, Callable[[Pipeline], Stages]] = {
 def stages(way: str, of: Pipeline, written: tuple[float, ...] = ()) -> Stages:
     """Layers of the stages of a pipeline: as written, else by a way of `STAGES`.
 
-    The one with the head may be the fullest. Without a pipeline all layers lie on one stage.
+    The one with the head may be the fullest. Without a pipeline all layers lie on one stage. Where
+    a rank has two of the stages in turn (`records.FOLDS`), a stage is what a rank has.
     """
     if of.pp <= 1.0:
         return Stages(of.layers + of.n_mtp, of.layers + of.n_mtp)
     found = _as_written(written, of) if written else STAGES[way](of)
-    if of.kinds is not None and sum(found.chunks) == of.layers:
-        each = loads(of.kinds, found.chunks, int(of.pp))
+    # more chunks than layers leave less than none for the last one
+    whole = sum(found.chunks) == of.layers and min(found.chunks) >= 0.0
+    if of.kinds is not None and whole:
+        each = on_ranks(loads(of.kinds, found.chunks), int(of.pp), of.fold)
         said = f"{found.said + '; ' if found.said else ''}unlike layers count by their FLOPs"
-        found = found._replace(fullest=each.max(), last=each[found.head], said=said)
+        found = found._replace(fullest=each.max(), last=each[_head(found, of)], said=said)
+    elif of.fold != "loop":
+        each = on_ranks((*found.chunks[:-1], found.chunks[-1] + of.n_mtp), int(of.pp), of.fold)
+        found = found._replace(fullest=float(each.max()), last=float(each[_head(found, of)]))
     return found._replace(fullest=max(found.fullest, found.last))
+
+
+def _head(found: Stages, of: Pipeline) -> int:
+    """Rank of the head: of the last chunk, or of the stage that the layout names."""
+    return last_rank(len(found.chunks), int(of.pp), of.fold) if found.head < 0 else found.head
 
 
 def _as_written(written: Sequence[float], of: Pipeline) -> Stages:
     """Layers of every stage as written; of several chunks the earlier ones hold more."""
     v = int(of.interleave)
-    chunks = [(n + v - 1 - k) // v for k in range(v) for n in written]
+    turns = [written[::-1] if of.fold == "v" and k % 2 else written for k in range(v)]
+    chunks = [(n + v - 1 - k) // v for k, turn in enumerate(turns) for n in turn]
     return Stages(max(written), written[-1] + of.n_mtp, chunks=tuple(map(float, chunks)))
 
 

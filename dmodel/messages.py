@@ -14,9 +14,9 @@ from dmodel.coefficients import Coefficients
 from dmodel.cost import collectives
 from dmodel.cost.memory import zero_share
 from dmodel.placement import GROUPS, Groups
-from dmodel.records import Model, Plan
+from dmodel.records import Model, Plan, ends_together, weight_copies
 from dmodel.smooth import ramp
-from dmodel.tables import layer, times
+from dmodel.tables import ends_of, layer, times
 from dmodel.types import Array, each, stack, trailing
 
 LINE_HOP = 1.0 / 3.0
@@ -82,8 +82,10 @@ def messages(
     all-gather. HSDP adds an all-reduce of the shard over the replicas, which hides like other
     gradients or is waited for (`Software.overlap_replica`). Routed experts are messages of their
     own, among the ranks that hold the same ones. Tied embeddings of several stages are summed over
-    the first and last. What ZeRO-3 gathers, scatters and sums over replicas, and what ZeRO 2
-    scatters, goes in one message per layer (FSDP's units, loops of compilers); gradients and
+    the first and last, where these are on two ranks. Where a pipeline holds several copies of the
+    weights, each rank reduces and gathers as many, among as many times the ranks. What ZeRO-3
+    gathers, scatters and sums over replicas, and what ZeRO 2 scatters, goes in one message per
+    layer (FSDP's units, loops of compilers); gradients and
     parameters of a step go in buckets, so that the first leave while the rest are computed
     (`_messages_per_byte`): each message pays its hops and its start.
 
@@ -146,7 +148,7 @@ def _sums(
 ) -> _Sums:
     """All-reduces, one call for all of them: kinds on axis 0 of the volumes, axis 1 of the groups;
     the first kind is tensor parallelism."""
-    grown, rest = plan.precision.reduce_bytes, kinds.rest
+    grown, rest = weight_copies(plan.layout) * plan.precision.reduce_bytes, kinds.rest
     replicated = grown * (
         parts.dense * rest[GROUPS.index("shard")]
         + parts.experts * rest[GROUPS.index("expert_shard")]
@@ -199,7 +201,8 @@ def _tensor_parallel(
         + (2.0 + again + last) * inside
         + (1.0 + again) * adapters,
     )
-    return passes, (1.0 + ramp(2.0 - plan.layout.pp)) * (2.0 * sp * tp.time(wire) + apart)
+    both_ends = (1.0 + ends_of(plan)) / weight_copies(plan.layout)
+    return passes, both_ends * (2.0 * sp * tp.time(wire) + apart)
 
 
 def _context_parallel(model: Model, plan: Plan, cp: collectives.Line) -> Passes:
@@ -247,6 +250,7 @@ def _transfers(
     table = (
         plan.precision.reduce_bytes
         * model.tied_embeddings
+        * (1.0 - ends_together(layout))
         * model.vocab
         * model.d_model
         / layout.tp
@@ -270,9 +274,11 @@ def _sharded(
     bits, software, trained = plan.precision, plan.software, model.trainable
     zero1, zero2, zero3 = (zero_share(plan.layout.zero, stage) for stage in (1.0, 2.0, 3.0))
     layers, sparse = _layers(model, plan), layer(model, plan).mixture
+    copies = weight_copies(plan.layout)
+    every = parts.replace(**{name: copies * x for name, x in vars(parts).items()})
     # gathering, or scattering, what the device's parameters stand for: a line in the bytes of each
     unit = _whole(lines.shard, lines.expert, parts, sparse)
-    step = _whole(lines.shard.split(per_byte), lines.expert.split(per_byte), parts, sparse)
+    step = _whole(lines.shard.split(per_byte), lines.expert.split(per_byte), every, sparse)
     scatter = zero2 * trained * unit.time(bits.reduce_bytes / layers)
     scattered = (1.0 - zero2) * step.time(
         bits.reduce_bytes
@@ -282,7 +288,7 @@ def _sharded(
         zero3 * unit.time(bits.gather_bytes / layers),
         (1.0 - software.accumulate) * scatter,
         trained * zero1 * (1.0 - zero3) * step.time(bits.gather_bytes),
-        trained * summed + software.accumulate * layers * scatter,
+        trained * summed + software.accumulate * copies * layers * scatter,
     )
 
 

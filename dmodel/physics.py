@@ -93,10 +93,11 @@ class Costs(struct.PyTreeNode, kw_only=True):
     """What a step is added up from: work, communication, a layer's two passes with the messages in
     them [s], what launching adds to a layer [s] and the forward pass' share of it [1], pipeline
     stages, layers of the fullest stage, of them those beyond the mean stage, and how many fewer the
-    one with the head holds, micro-batches, idle slots [micro-batch], the update, and what waits for
-    hosts in a step [s]; what of the head of a micro-batch passes while the device waits for its
-    host, on the stage that has it and, of the share that all stages carry alike, on the fullest one
-    [s]; 1 where a step is a sum of parts, without overhead or stragglers (`Software.composed`)."""
+    one with the head holds, ranks that take turns with the head [count], micro-batches, idle
+    slots [micro-batch], the update, and what waits for hosts in a step [s]; what of the head of a
+    micro-batch passes while the device waits for its host, on the stage that has it and, of the
+    share that all stages carry alike, on the fullest one [s]; 1 where a step is a sum of parts,
+    without overhead or stragglers (`Software.composed`)."""
 
     work: LayerWork
     communication: Communication
@@ -111,6 +112,7 @@ class Costs(struct.PyTreeNode, kw_only=True):
     layers: Array
     excess: Array = 0.0
     displaced: Array = 0.0
+    heads: Array = 1.0
     micro_batches: Array
     idle_slots: Array
     optimizer: Array

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from dmodel import struct
-from dmodel.records import Layout, Plan
+from dmodel.records import Layout, Plan, weight_copies
 from dmodel.smooth import clip, positive
 from dmodel.types import Array, each, stack
 
@@ -56,18 +56,19 @@ class Groups(struct.PyTreeNode, kw_only=True):
 
 PARTS: dict[str, tuple[str, ...]] = {
     "cp": ("cp",),
-    "shard": ("cp", "shard"),
-    "expert_shard": ("expert_shard",),
+    "shard": ("cp", "shard", "copies"),
+    "expert_shard": ("expert_shard", "copies"),
     "etp": ("etp",),
     "ep": ("ep",),
     "tp": ("tp",),
-    "data": ("cp", "shard", "replica"),
-    "expert_data": ("expert_shard", "expert_replica"),
+    "data": ("cp", "shard", "replica", "copies"),
+    "expert_data": ("expert_shard", "expert_replica", "copies"),
     "replica": ("replica",),
     "pp": ("pp",),
     "all": ("all",),
 }
-"""Intervals that make up each group: those that gather, those that sum, from tp on, stages."""
+"""Intervals that make up each group: those that gather, those that sum, from tp on, stages.
+`copies` are the ranks of a pipeline that hold the same weights, where there are several."""
 
 GROUPS: tuple[str, ...] = tuple(PARTS)
 """Names of the groups, in their order in `Groups.stacked`."""
@@ -76,7 +77,9 @@ GROUPS: tuple[str, ...] = tuple(PARTS)
 def _members(lengths: jax.Array, names: Sequence[str]) -> Groups:
     """Groups from the lengths of intervals at each level, `[K, interval, *batch]`."""
     parts = dict(zip(names, jnp.unstack(lengths, axis=1), strict=True))
-    sums = (reduce(add, (parts[name] for name in PARTS[group])) for group in GROUPS)
+    sums = (
+        reduce(add, (parts[name] for name in PARTS[group] if name in parts)) for group in GROUPS
+    )
     logs = jnp.stack(list(sums), axis=1)
     stacked = jnp.exp(logs)
     named = dict(zip(GROUPS, jnp.unstack(stacked, axis=1), strict=True))
@@ -153,6 +156,23 @@ def _levels(size: Array) -> tuple[jax.Array, jax.Array]:
     ]
 
 
+def _copies(
+    layout: Layout, end: jax.Array, stages: jax.Array, levels: tuple[jax.Array, jax.Array]
+) -> dict[str, jax.Array]:
+    """Ranks of a pipeline that hold the same weights, at each level `[K, 1, *batch]`; nothing where
+    its schedule keeps one copy.
+
+    Stages i and pp − 1 − i have the same layers, so these ranks are the halves of the pipeline: the
+    outermost part of its interval, which ends at `end`.
+    """
+    copies = weight_copies(layout)
+    if isinstance(copies, float) and copies == 1.0:
+        return {}
+    start = end - _smaller(jnp.log(copies), stages)
+    first, last = (clip(x[None, None], *levels) for x in (start, end))
+    return {"copies": last - first}
+
+
 def _in_order(placement: Sequence[str]) -> list[str]:
     """Intervals on the device axis, innermost first."""
     apart = {"dp": ("shard", "replica"), "ep": ()}
@@ -194,9 +214,11 @@ def place(plan: Plan, size: Array) -> Groups:
         spread = spread + at[:, n + 6 :]
     steps = [dense[:, 1:] - dense[:, :-1], spread[:, 1:] - spread[:, :-1], dense[:, n:] - lower]
     near = layout.placement.index("ep") < layout.placement.index("dp")
-    copies = ("expert_shard", "expert_replica")
-    names = (*order, "etp", *(("ep", *copies) if near else (*copies, "ep")), "all")
-    return _members(jnp.concatenate(steps, 1), names)
+    same = ("expert_shard", "expert_replica")
+    names = (*order, "etp", *(("ep", *same) if near else (*same, "ep")), "all")
+    last = ends[order.index("pp") + 1]
+    copies = _copies(layout, last, logs["pp"], (lower, upper))
+    return _members(jnp.concatenate([*steps, *copies.values()], 1), (*names, *copies))
 
 
 def _place_ordered(layout: Ordered, size: Array) -> Groups:
@@ -243,4 +265,6 @@ def _place_ordered(layout: Ordered, size: Array) -> Groups:
         clip(jnp.asarray(run)[None, None], lower, upper) - lower,
     ]
     experts = ("etp", "ep", "expert_shard", "expert_replica")
-    return _members(jnp.concatenate(lengths, 1), (*names, *experts, "all"))
+    copies = _copies(layout, start["pp"] + logs["pp"], logs["pp"], (lower, upper))
+    names = (*names, *experts, "all", *copies)
+    return _members(jnp.concatenate([*lengths, *copies.values()], 1), names)

@@ -17,6 +17,7 @@ from dmodel.breakdown import TERMS, Breakdown
 from dmodel.by_stage import stages
 from dmodel.coefficients import from_unconstrained
 from dmodel.cost.memory import MOMENTS, Memory, fullest, out_of_memory_probability
+from dmodel.cost.pipeline import idle_slots
 from dmodel.counts import CONVENTIONS
 from dmodel.energy import GRID_KG
 from dmodel.errors import InputError
@@ -133,14 +134,12 @@ def _check_physics(asked: Asked, plan: Plan, out: Document, breakdown: Document)
 
 
 def _idle(plan: Plan) -> Document:
-    """Share of the slots of a pipeline that are idle, (p − 1) / (v m + p − 1), but of zero-bubble
-    schedules."""
-    layout = plan.layout
-    idle = float(layout.pp) - 1.0
-    if idle <= 0.0 or layout.schedule == "zero-bubble":
+    """Share of the slots of a pipeline that are idle, the bubble over itself and the
+    micro-batches."""
+    idle = float(idle_slots(plan))
+    if idle <= 0.0:
         return {}
-    slots = float(layout.interleave) * float(plan.n_microbatches)
-    return {"pipeline_idle_share": idle / (slots + idle)}
+    return {"pipeline_idle_share": idle / (float(plan.n_microbatches) + idle)}
 
 
 def _fullest(

@@ -26,6 +26,7 @@ from dmodel.records import LEAVES as PLAN_LEAVES
 from dmodel.records import (
     NEEDS,
     OF_MODEL,
+    RULES,
     Cluster,
     Model,
     Plan,
@@ -202,14 +203,17 @@ def _part(question: Question) -> tuple[Part, tuple[Assumption, ...]]:
     again = recomputation.again(question, found.values, float(value(model, "n_experts", 1.0)), said)
     leaves = _neutral(found.values)
     said.extend(usual_bytes(found.values))
-    laid = laid_out.stage_leaves(question, at, layout["interleave"], found.values, model, said)
+    schedule = laid_out.schedule(found.values, layout, said)
+    laid = laid_out.stage_leaves(
+        question, at, layout["interleave"], RULES[schedule].fold, found.values, model, said
+    )
     leaves |= {"stage_excess": laid.stage_excess, "head_displaces": laid.head_displaces}
     leaves |= layout | _fixed(question, said)
     found_part = Part(
         system=machine(question, question.text("accelerator"), found.values, said),
         model=model,
         leaves=leaves,
-        schedule=laid_out.schedule(found.values, layout["interleave"]),
+        schedule=schedule,
         placement=laid_out.placement(found.values),
         again=again,
         open_recompute=_is_open(question, found.values, again),

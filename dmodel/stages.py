@@ -10,6 +10,7 @@ writes layouts out for DeepSeek-V3's 61 on 16.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -69,7 +70,7 @@ def chunk_layers(layers: float, pp: float, interleave: float) -> tuple[float, ..
 
 
 def layout(
-    layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0
+    layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0, fold: str = "loop"
 ) -> dict[str, np.ndarray]:
     """`Layout.stage_excess` and `Layout.head_displaces` of stages that hold what `held` says,
     `[*batch]`; 0 without a pipeline and where chunks are alike and no head of further tokens makes
@@ -82,12 +83,21 @@ def layout(
     {'stage_excess': 0.125, 'head_displaces': 1.0}
     """
     found = held(layers, pp, interleave, n_mtp)
+    if fold != "loop":
+        found = _folded(float(layers), float(pp), float(interleave), float(n_mtp), fold)
     mean = (np.asarray(layers, dtype=float) + n_mtp) / pp
     piped = np.asarray(pp) > 1.0
     return {
         "stage_excess": np.where(piped, found.fullest - mean, 0.0),
         "head_displaces": np.where(piped, found.fullest - found.last, 0.0),
     }
+
+
+def _folded(layers: float, pp: float, interleave: float, n_mtp: float, fold: str) -> Held:
+    """`held` of chunks that lie on ranks otherwise than in a loop."""
+    *first, last = chunk_layers(layers, pp, interleave)
+    each = on_ranks((*first, last + n_mtp), int(pp), fold)
+    return Held(each.max(), each[last_rank(len(first) + 1, int(pp), fold)])
 
 
 def short_by(layers: Array, pp: Array, interleave: Array) -> np.ndarray:
@@ -106,3 +116,28 @@ def short_by(layers: Array, pp: Array, interleave: Array) -> np.ndarray:
     )
     apart = np.minimum(over, missing + np.maximum(1.0 - held(layers, pp, v).last, 0.0))
     return np.where(np.mod(layers, pp) == 0.0, over, apart) + np.maximum(pp - layers, 0.0)
+
+
+def on_ranks(each: Sequence[float] | np.ndarray, pp: int, fold: str) -> np.ndarray:
+    """What ranks hold of what chunks in order do, `[pp, …]` (`records.FOLDS`); of two copies of the
+    model the mean of both.
+
+    >>> on_ranks((1.0, 2.0, 3.0, 4.0), 2, "loop").tolist()
+    [4.0, 6.0]
+    >>> on_ranks((1.0, 2.0, 3.0, 4.0), 2, "v").tolist()
+    [5.0, 5.0]
+    >>> on_ranks((1.0, 2.0, 3.0, 5.0), 4, "both").tolist()
+    [3.0, 2.5, 2.5, 3.0]
+    """
+    chunks = np.asarray(each, float)
+    turn, place = np.divmod(np.arange(len(chunks)), pp)
+    back = (fold == "v") & (turn % 2 == 1)
+    found = np.zeros((pp, *chunks.shape[1:]))
+    np.add.at(found, np.where(back, pp - 1 - place, place), chunks)
+    return 0.5 * (found + found[::-1]) if fold == "both" else found
+
+
+def last_rank(chunks: int, pp: int, fold: str) -> int:
+    """The rank of the last chunk; where both ends have it, the last of them."""
+    turn, place = divmod(chunks - 1, pp)
+    return pp - 1 - place if fold == "v" and turn % 2 else place

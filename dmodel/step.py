@@ -13,9 +13,8 @@ import numpy as np
 from dmodel import counts
 from dmodel.breakdown import Breakdown, added_up
 from dmodel.coefficients import Coefficients
-from dmodel.cost import collectives, compute
+from dmodel.cost import collectives, compute, pipeline
 from dmodel.cost import memory as memory_cost
-from dmodel.cost.pipeline import SCHEDULES
 from dmodel.cost.power import slowed
 from dmodel.footprint import LEAST, Footprint
 from dmodel.hiding import beside_layer, beside_step, layer_seconds
@@ -25,7 +24,7 @@ from dmodel.messages import Messages, messages
 from dmodel.once import together
 from dmodel.physics import Costs, LayerWork, Physics
 from dmodel.placement import place
-from dmodel.records import Chip, Cluster, Model, Plan, check_counts
+from dmodel.records import Chip, Cluster, Model, Plan, check_counts, weight_copies
 from dmodel.smooth import SHARPNESS, positive
 from dmodel.tables import layer
 from dmodel.types import Array, at_hand, trailing
@@ -61,6 +60,7 @@ def _optimizer(
         bits.low_precision
         * (1.0 - bits.wide_layers)
         * (counts.WORD + 2.0 * bits.operand_bytes)
+        * weight_copies(plan.layout)
         * (parts.layers + parts.experts)
     )
     here = model.trainable * (1.0 - plan.software.offload_optimizer)
@@ -101,11 +101,12 @@ def _costs(system: Cluster, model: Model, plan: Plan, c: Coefficients, sharpness
     layers, device = counts.stage_layers(model, plan), forward + backward
     # a host that has to know what experts get is never ahead of a layer
     ahead = (1.0 - plan.software.composed) * (1.0 - layer(model, plan).mixture)
-    even = work.head * c.head_balance / layout.pp
+    even, heads = work.head * c.head_balance / layout.pp, weight_copies(layout)
+    alone = work.head * (1.0 - c.head_balance) / heads
     hidden_head, hidden_even = (
         ahead * compute.hidden_head(head, held, device, started, sharpness)
         for head, held in (
-            (work.head * (1.0 - c.head_balance) + even, positive(layers - layout.head_displaces)),
+            (alone + even, positive(layers - layout.head_displaces)),
             (even, layers),
         )
     )
@@ -124,8 +125,9 @@ def _costs(system: Cluster, model: Model, plan: Plan, c: Coefficients, sharpness
         layers=layers,
         excess=layout.stage_excess,
         displaced=layout.head_displaces,
+        heads=heads,
         micro_batches=m,
-        idle_slots=SCHEDULES[layout.schedule].bubble(layout.pp, m, layout.interleave),
+        idle_slots=pipeline.idle_slots(plan),
         optimizer=_optimizer(model, plan, parts, chip, c),
     )
     beside = beside_step(sent, *costs.windows, plan, c, sharpness)
@@ -147,13 +149,8 @@ def memory_moments(
     flight of the plan's schedule; see `cost.memory.moments`."""
     check_counts(model)
     plan = _even(plan, model, footprint)
-    schedule, at = (
-        SCHEDULES[plan.layout.schedule],
-        (plan.layout.pp, plan.n_microbatches, plan.layout.interleave),
-    )
-    return memory_cost.moments(
-        model, plan, schedule.in_flight(*at), schedule.in_flight_last(*at), footprint
-    )
+    alive = pipeline.in_flight(plan), pipeline.in_flight_last(plan)
+    return memory_cost.moments(model, plan, *alive, footprint)
 
 
 CALIBRATED = Physics(align=_aligned, costs=_costs, memory=_memory)

@@ -16,7 +16,7 @@ import numpy as np
 from dmodel import struct
 from dmodel.blocks.part import WORD, Kept, Passes, Site, Weights, Work, site, tokens
 from dmodel.once import once
-from dmodel.records import Model, Plan
+from dmodel.records import Model, Plan, ends_together
 from dmodel.smooth import ramp
 from dmodel.traced import traced_once
 from dmodel.types import Array, at_hand, smaller, stack
@@ -297,5 +297,6 @@ def _read_by_adapters(model: Model, plan: Plan) -> Array:
 
 
 def ends_of(plan: Plan) -> Array:
-    """1 where embedding and head are on one stage, 0 where on two."""
-    return ramp(2.0 - plan.layout.pp)
+    """1 where embedding and head are on one rank, 0 where on two."""
+    alone = ramp(2.0 - plan.layout.pp)
+    return alone + (1.0 - alone) * ends_together(plan.layout)

@@ -10,10 +10,11 @@ import numpy as np
 
 from dmodel import counts
 from dmodel.cost import collectives
-from dmodel.cost.pipeline import SCHEDULES
+from dmodel.cost.pipeline import idle_slots
 from dmodel.hosted import moved
 from dmodel.messages import Messages, messages
 from dmodel.placement import place
+from dmodel.records import weight_copies
 from dmodel.records.case import Case
 from dmodel.smooth import SHARPNESS
 from dmodel.tables import layer
@@ -187,11 +188,12 @@ def _data(case: Case, seconds: float) -> list[Amount]:
     sent, bits = _messages(case), case.plan.precision
     total = float(sent.dp + sent.updated + sent.awaited)
     parts = counts.residents(case.model, case.plan)
+    held = float(weight_copies(case.plan.layout) * parts.total)
     return _sent(
         total,
         seconds,
         *_group(case, "dp", "shard"),
-        Amount("parameters of a device", float(parts.dense + parts.experts), "parameter"),
+        Amount("parameters of a device", held, "parameter"),
         Amount("a gradient reduced", float(bits.reduce_bytes), "byte"),
     )
 
@@ -203,12 +205,11 @@ def _transfer(case: Case, seconds: float) -> list[Amount]:
 
 def _bubble(case: Case, seconds: float) -> list[Amount]:
     layout, m = case.plan.layout, case.plan.n_microbatches
-    slots = SCHEDULES[layout.schedule].bubble(layout.pp, m, layout.interleave)
     return [
         *_group(case, "pp"),
         Amount("model chunks of a stage", float(layout.interleave), "1"),
         Amount("micro-batches", float(m), "micro-batch"),
-        Amount("idle slots", float(slots), "micro-batch"),
+        Amount("idle slots", float(idle_slots(case.plan)), "micro-batch"),
     ]
 
 
@@ -349,7 +350,8 @@ TERMS: dict[str, Term] = {
     ),
     "bubble": Term(
         "idle slots of the pipeline",
-        "(pp − 1) / v slots of a micro-batch's time for 1F1B and interleaving",
+        "(pp − 1) / v slots of a micro-batch's time for 1F1B and interleaving, "
+        "⅔ (pp / 2 − 1) for DualPipe, ⅓ (pp − 1) for DualPipeV",
         ("bubble",),
         "more micro-batches, or more chunks of a stage",
         NARAYANAN,

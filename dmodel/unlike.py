@@ -59,17 +59,15 @@ def kinds_of(model: Model) -> Kinds | None:
     return Kinds(model.order, tuple(costs.tolist()), own)
 
 
-def loads(kinds: Kinds, chunks: Sequence[float], pp: int) -> np.ndarray:
-    """What every stage takes, in mean layers `[pp]`; chunk k lies on stage `k mod pp`, layers go to
-    chunks in order, heads of further tokens to the last one.
+def loads(kinds: Kinds, chunks: Sequence[float]) -> np.ndarray:
+    """What every chunk takes, in mean layers; layers go to chunks in order, heads of further tokens
+    to the last one.
 
-    >>> loads(Kinds((0, 0, 1, 1), (0.5, 1.5), 0.0), (1, 1, 1, 1), 2).tolist()
-    [2.0, 2.0]
+    >>> loads(Kinds((0, 0, 1, 1), (0.5, 1.5), 0.0), (1, 1, 1, 1)).tolist()
+    [0.5, 0.5, 1.5, 1.5]
     """
     ends = np.concatenate([[0], np.cumsum(np.asarray(chunks, float))]).round().astype(int)
     taken = np.concatenate([[0.0], np.cumsum(np.array(kinds.costs)[list(kinds.order)])])
     each = np.diff(taken[ends])
     each[-1] += kinds.further
-    found = np.zeros(pp)
-    np.add.at(found, np.arange(len(each)) % pp, each)
-    return found
+    return each

@@ -18,7 +18,7 @@ from dmodel.catalog.stack import consequences
 from dmodel.deciding import LEAVES, Software, evaluated, first_facts, software
 from dmodel.described import FIRST
 from dmodel.question import Degrees, Question, words
-from dmodel.records import Model, ff_width
+from dmodel.records import FOLDS, RULES, SCHEDULES, Model, ff_width
 from dmodel.unlike import kinds_of
 
 OF_LAYOUT = (
@@ -250,14 +250,17 @@ def restated(of: Job, layouts_: Iterable[Mapping[str, float]]) -> tuple[Fact, ..
 
 
 def stages(
-    of: Job | None, model: Model, pp: np.ndarray, interleave: np.ndarray
+    of: Job | None, model: Model, pp: np.ndarray, interleave: np.ndarray, schedule: np.ndarray
 ) -> dict[str, np.ndarray]:
     """How layers lie on the stages of pipelines `[n]`: `Layout.stage_excess`, `head_displaces`.
 
     Args:
-      of: the job whose stack lays them; None = as `layouts.counted` does.
+      of: the job whose stack lays them; None = as `layouts.counted` does. schedule: codes of
+        `records.SCHEDULES`.
     """
+    folds = np.array([FOLDS.index(RULES[name].fold) for name in SCHEDULES])
     codes = np.asarray(pp, float) * MOST_CHUNKS + np.asarray(interleave, float)
+    codes = codes * len(FOLDS) + folds[np.asarray(schedule, int)]
     unique, kind = np.unique(codes, return_inverse=True)
     way = "counted" if of is None else way_of_stages(of)
     sizes = [model.n_layers, model.d_model, ff_width(model), model.vocab]
@@ -270,7 +273,7 @@ def stages(
         float(model.layers) - layers,
         kinds_of(model),
     )
-    each = [_held(way, whole, *divmod(x, MOST_CHUNKS)) for x in unique]
+    each = [_held(way, whole, *divmod(x, len(FOLDS))) for x in unique]
     held = np.array(each, float).reshape(-1, 2)[kind.ravel()]
     return {"stage_excess": held[:, 0], "head_displaces": held[:, 1]}
 
@@ -280,9 +283,11 @@ def way_of_stages(of: Job) -> str:
     return str(decided(of, {}).values.get("stages", "counted"))
 
 
-def _held(way: str, whole: layouts.Pipeline, pp: float, interleave: float) -> tuple[float, float]:
+def _held(way: str, whole: layouts.Pipeline, code: float, fold: float) -> tuple[float, float]:
+    pp, interleave = divmod(code, MOST_CHUNKS)
     if pp <= 1.0:
         return 0.0, 0.0
-    found = layouts.stages(way, whole._replace(pp=pp, interleave=interleave))
+    own = whole._replace(pp=pp, interleave=interleave, fold=FOLDS[int(fold)])
+    found = layouts.stages(way, own)
     mean = (whole.layers + whole.n_mtp) / pp
     return found.fullest - mean, found.fullest - found.last

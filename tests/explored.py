@@ -21,6 +21,7 @@ from dmodel.explore.data import document
 from dmodel.explore.structures import case_of, offered, programs, structure
 from dmodel.footprint import LEAST
 from dmodel.question import Question
+from dmodel.records import SCHEDULES, Mixed
 from dmodel.resolve import resolve
 from tests.javascript import run
 
@@ -72,8 +73,8 @@ def by_python(question: Question) -> Answer:
         found = resolve(question)
     except InputError as error:
         return Answer(error=str(error))
-    of = case_of(found.model)
-    case = of.replace(cluster=found.cluster, model=found.model.replace(order=()), plan=found.plan)
+    of, plan = case_of(found.model), found.plan.replace(layout=Mixed.of(found.plan.layout))
+    case = of.replace(cluster=found.cluster, model=found.model.replace(order=()), plan=plan)
     leaves = [np.ravel(x) for x in jax.tree.leaves((case, 1.0))]
     inputs = tuple(np.concatenate(leaves).astype(float).tolist())
     facts = tuple(a.text for a in found.assumptions if a.source)
@@ -139,5 +140,7 @@ def _changed(rng: random.Random, question: Question) -> Question:
         settings |= {rng.choice(("graphed", "overlap_tp", "offload", "flash")): 1.0}
     if rng.random() < 0.1:
         settings |= {"recompute_keeps": ("qkv", "core"), "bandwidth.intra": 4e11}
+    if rng.random() < 0.2:
+        settings |= {"schedule": rng.choice(SCHEDULES)}
     columns = {name: value for name, value in columns.items() if value != ""}
     return question._replace(columns=columns, settings=settings)

@@ -536,6 +536,17 @@ TERMS: dict[str, Term] = {
     "pipeline.interleaved_bubble": plain(pipeline.interleaved_bubble, PIPES, EDGE_PIPES),
     "pipeline.step_window": plain(pipeline.step_window, PIPES, EDGE_PIPES),
     "pipeline.zero_bubble": plain(pipeline.zero_bubble, PIPES, EDGE_PIPES),
+    "pipeline.dualpipe_bubble": plain(pipeline.dualpipe_bubble, PIPES, EDGE_PIPES),
+    "pipeline.dualpipev_bubble": plain(pipeline.dualpipev_bubble, PIPES, EDGE_PIPES),
+    **{
+        f"pipeline.{one.__name__}": of_work(lambda m, p, one=one: one(p))
+        for one in (
+            pipeline.idle_slots,
+            pipeline.in_flight,
+            pipeline.in_flight_last,
+            pipeline.hiding_window,
+        )
+    },
     **{
         f"pipeline.SCHEDULES.{name}": plain(
             lambda pp, m, v, s=s: (s.bubble(pp, m, v), s.in_flight(pp, m, v)), PIPES, EDGE_PIPES

@@ -39,8 +39,9 @@ def test_relaxed_plans_have_the_device_count_by_construction():
     plan = relax.relax(stated(LARGE, 512, 1024), n_starts=STARTS).plan
     np.testing.assert_allclose(plan.devices, 512.0, rtol=1e-12)
     assert (plan.n_microbatches >= 1.0 - 1e-9).all() and (plan.layout.micro_batch >= 1.0).all()
-    for name in ("recompute_layers", "sp", "zero_bubble"):
-        assert ((getattr(plan.layout, name) >= 0.0) & (getattr(plan.layout, name) <= 1.0)).all()
+    shares = [plan.layout.recompute_layers, plan.layout.sp, *plan.layout.mix.values()]
+    for share in (*shares, sum(plan.layout.mix.values())):
+        assert ((share >= 0.0) & (share <= 1.0)).all()
     assert (plan.layout.shard <= plan.layout.dp * (1 + 1e-9)).all() and (
         plan.layout.ep >= 1.0
     ).all()

@@ -35,7 +35,7 @@ from dmodel.design.judge import rank_key
 from dmodel.errors import InputError
 from dmodel.footprint import LEAST
 from dmodel.question import Question
-from dmodel.records import Plan, sized
+from dmodel.records import SCHEDULES, Plan, sized
 from dmodel.searching import space_of
 from dmodel.searching import stated as state
 from dmodel.settings import changed
@@ -176,7 +176,7 @@ def sampled(draw, p, splits, n_groups, most):
 def test_no_plan_of_a_group_undercuts_its_bound(seed, model):
     draw = np.random.default_rng(seed)
     choices = EVERYTHING.replace(
-        schedules=("gpipe", "1f1b", "interleaved", "zero-bubble"),
+        schedules=SCHEDULES,
         stack=by_stage(seed) if seed % 2 else None,
     )
     p = random_problem(draw, choices, UNEVEN.get(model))
@@ -282,7 +282,7 @@ def test_no_plan_takes_less_energy_than_its_bound_where_messages_slow_what_hides
     """
     draw = np.random.default_rng(seed)
     choices = EVERYTHING.replace(
-        schedules=("gpipe", "1f1b", "interleaved", "zero-bubble"),
+        schedules=SCHEDULES,
         stack=by_stage(seed) if seed % 2 else None,
     )
     p = random_problem(draw, choices)

@@ -22,7 +22,7 @@ from dmodel.design import (
 from dmodel.design.constraints import DIVISIBILITY
 from dmodel.errors import InputError
 from dmodel.placement import PAIRS, Ordered, place
-from dmodel.records import LEAVES, Plan, having, value
+from dmodel.records import LEAVES, MIXED, RULES, SCHEDULES, Plan, having, value
 from dmodel.step import memory_use, step_time
 from tests.points import quick
 
@@ -128,7 +128,11 @@ def test_all_plans_of_the_space_are_valid_and_counted(model, n, batch, choices):
     assert all((np.asarray(rule.margin(model, plans)) >= 0.0).all() for rule in DIVISIBILITY)
     np.testing.assert_array_equal(plans.devices, n)
     assert (plans.n_microbatches >= 1).all() and (plans.layout.shard <= plans.layout.dp).all()
-    assert (plans.n_microbatches >= 2 * plans.layout.pp)[numbers["zero_bubble"] == 1.0].all()
+    for leaf, schedule in MIXED.items():
+        own, rules = numbers[leaf] == 1.0, RULES[schedule]
+        pipes = zip(plans.layout.pp[own], plans.n_microbatches[own], strict=True)
+        assert all(rules.allows(*pair) for pair in pipes)
+        assert (plans.layout.interleave[own] == rules.chunks).all()
     assert (plans.layout.sp == 0)[plans.layout.tp == 1].all() and (
         not having(model, "n_experts") or (plans.layout.sp == 1)[plans.layout.tp > 1].all()
     )
@@ -227,16 +231,15 @@ def test_rows_are_judged_as_the_plans_with_names_that_they_stand_for():
         PrecisionChoice("bf16", peak),
         PrecisionChoice("fp8", 2.0 * peak, 1.0, 0.1, 1.0),
     )
-    choices = EVERYTHING.replace(
-        precisions=offered, schedules=("gpipe", "1f1b", "interleaved", "zero-bubble")
-    )
+    choices = EVERYTHING.replace(precisions=offered, schedules=SCHEDULES)
     p = stated(MIXTRAL, 64, 128, choices=choices)
     draw = np.random.default_rng(0)
     groups = np.concatenate(list(rows.groups(p.space)))
     groups = groups[(groups[:, rows.INDEX["placement"]] > 0) & (groups[:, rows.INDEX["ep"]] > 1)]
     few = [
         groups[draw.choice(np.flatnonzero(groups[:, rows.INDEX["schedule"]] == code))]
-        for code in (0, 2, 3)
+        for code in range(len(SCHEDULES))
+        if SCHEDULES[code] != "1f1b"
     ]
     parts = [
         rows.expanded(row[None], space.options(p.space, split))
@@ -245,7 +248,7 @@ def test_rows_are_judged_as_the_plans_with_names_that_they_stand_for():
     ]
     chosen = np.stack([part[draw.integers(len(part))] for part in parts])
     found, plans = evaluate(p, chosen), rows.plans(p.space, SYSTEM, chosen)
-    assert {plan.layout.schedule for plan in plans} >= {"gpipe", "zero-bubble"} and len(
+    assert {plan.layout.schedule for plan in plans} >= set(MIXED.values()) and len(
         {plan.layout.placement for plan in plans}
     ) > 1
     for i, plan in enumerate(plans):

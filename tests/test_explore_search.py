@@ -34,6 +34,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "no stack": {"model": "llama-2-13b", "n_accel": 32, "accelerator": "A100-80GB"},
     "older": {"model": "gpt-3-175b", "n_accel": 96, "stack": "megatron-2021", "global_batch": 96},
     "tpu": {"model": "llama-2-70b", "n_accel": 256, "stack": "maxtext", "accelerator": "TPU-v5p"},
+    "both ends": {"model": "mixtral-8x7b", "n_accel": 16, "stack": "hai-llm", "global_batch": 128},
     "no flash": {"model": "llama-2-7b", "n_accel": 16, "stack": "megatron-lm", "attention": "none"},
 }
 """Jobs of many kinds: models, software, chips, devices."""

@@ -87,7 +87,7 @@ ALLOWED: dict[str, set[str]] = {
     "hiding": BELOW_COST | {"cost", "physics", "messages"},
     "hosted": BELOW_COST | {"cost"},
     "step": BELOW_COST | {"cost", "physics", "breakdown", "layer", "messages", "hiding", "hosted"},
-    "by_stage": BELOW_COST | {"cost"},
+    "by_stage": BELOW_COST | {"cost", "stages"},
     "goodput": BASE,
     "topology": BASE | {"records"},
     "stages": BASE,

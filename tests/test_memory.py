@@ -174,6 +174,9 @@ def test_sharing_shards_over_its_own_ranks_only():
         ("gpipe", 1.0, 32.0),
         ("interleaved", 2.0, 8.0 + 7.0 / 2.0),
         ("zero-bubble", 1.0, 15.0),
+        ("zbv", 2.0, 8.0),
+        ("dualpipe", 1.0, 9.0),
+        ("dualpipev", 2.0, 8.5),
     ],
 )
 def test_a_stage_holds_the_micro_batches_of_its_schedule(schedule, v, held):

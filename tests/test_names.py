@@ -46,6 +46,11 @@ def _other(why: str, where: str, words: str) -> Other:
 
 OTHERS = (
     _other("axis of a mesh that shards weights", "calibration/collect/", "fsdp"),
+    _other(
+        "schedule of pipelines",
+        "dmodel/cost/pipeline.py dmodel/records/schedule.py",
+        "dualpipe",
+    ),
     _other("term of a step", "dmodel/breakdown.py dmodel/terms.py dmodel/report/", "fsdp"),
     _other("platform of jax, launcher of its pods", "calibration/collect/", "tpu"),
     _other("package whose version is noted", "calibration/collect/ calibration/fitted.py", "jax"),

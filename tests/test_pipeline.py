@@ -61,13 +61,14 @@ def test_every_schedule_of_the_plan_has_its_formulas():
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_one_stage_never_waits_and_holds_one(schedule):
-    bubble, in_flight, last = SCHEDULES[schedule]
+    bubble, in_flight, last, window = SCHEDULES[schedule]
     assert float(bubble(1.0, 16.0, 1.0)) == 0.0
     assert (
         float(in_flight(1.0, 16.0, 1.0))
         == float(last(1.0, 16.0, 1.0))
         == (16.0 if schedule == "gpipe" else 1.0)
     )
+    assert float(window(1.0, 16.0, 1.0)) == 1.0
 
 
 def test_share_of_the_bubble_is_the_published_one():
@@ -88,7 +89,7 @@ def test_too_few_micro_batches_undo_interleaving():
 
 def test_in_flight_by_schedule():
     """pp = 8, m = 64: GPipe holds all; 1F1B pp; interleaved pp (1 + (pp − 1)/(pp v)) (Korthikanti
-    et al. 2022); ZB-H2 2 pp − 1."""
+    et al. 2022); ZB-H2 2 pp − 1; ZB-V pp; DualPipe pp + 1, DualPipeV 2 pp + 1 of half the size."""
     held = {
         name: float(s.in_flight(8.0, 64.0, 2.0 if name == "interleaved" else 1.0))
         for name, s in SCHEDULES.items()
@@ -98,6 +99,9 @@ def test_in_flight_by_schedule():
         "1f1b": 8.0,
         "interleaved": 8.0 * (1.0 + 7.0 / 16.0),
         "zero-bubble": 15.0,
+        "zbv": 8.0,
+        "dualpipe": 9.0,
+        "dualpipev": 8.5,
     }
     for s in SCHEDULES.values():
         assert float(s.in_flight(8.0, 3.0, 1.0)) == 3.0
@@ -110,7 +114,8 @@ def test_the_last_stage_holds_one_or_its_waiting_chunks():
         name: float(s.in_flight_last(8.0, 64.0, 2.0 if name == "interleaved" else 1.0))
         for name, s in SCHEDULES.items()
     }
-    assert held == {"gpipe": 64.0, "1f1b": 1.0, "interleaved": 4.5, "zero-bubble": 1.0}
+    usual = {"gpipe": 64.0, "1f1b": 1.0, "interleaved": 4.5, "zero-bubble": 1.0}
+    assert held == usual | {"zbv": 8.0, "dualpipe": 9.0, "dualpipev": 8.5}
 
 
 @pytest.mark.parametrize(

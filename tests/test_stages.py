@@ -12,7 +12,7 @@ from dmodel.design import rows as rows_
 from dmodel.design.constraints import violated
 from dmodel.design.optimum import problem
 from dmodel.layouts import Pipeline, stages
-from dmodel.stages import held, layout, short_by
+from dmodel.stages import held, layout, on_ranks, short_by
 from dmodel.step import step_time
 from dmodel.unlike import kinds_of
 from tests import reference_parts
@@ -224,9 +224,11 @@ def test_layers_that_are_alike_have_no_kinds():
 def test_a_stage_takes_what_its_layers_do():
     """Light layers first, heads of further tokens on the last chunk."""
     kinds = unlike.Kinds((0, 0, 1, 1, 1, 1), (0.4, 1.3), 0.5)
-    assert unlike.loads(kinds, (2, 2, 2), 3) == pytest.approx([0.8, 2.6, 3.1])
+    assert unlike.loads(kinds, (2, 2, 2)) == pytest.approx([0.8, 2.6, 3.1])
     # of two chunks a stage
-    assert unlike.loads(kinds, (1, 2, 2, 1), 2) == pytest.approx([3.0, 1.7 + 1.3 + 0.5])
+    each = unlike.loads(kinds, (1, 2, 2, 1))
+    assert on_ranks(each, 2, "loop") == pytest.approx([3.0, 1.7 + 1.3 + 0.5])
+    assert on_ranks(each, 2, "v") == pytest.approx([0.4 + 1.3 + 0.5, 1.7 + 2.6])
 
 
 def test_stages_hold_all_of_a_model_between_them():

@@ -20,6 +20,7 @@ from calibration.importers.found import (
 )
 from calibration.importers.source import Source
 from calibration.importers.steps import Step, Summary, numbered, runs, seconds_of, summary
+from dmodel.settings import text_of
 
 NAME, STACK = "megatron", "megatron-lm"
 SIGN = re.compile(r"elapsed time per iteration \((?:ms|s)\)")
@@ -233,8 +234,25 @@ def described(a: Arguments) -> tuple[dict[str, Any], list[str]]:
         "zero_stage": _zero(a),
     }
     cells["recompute"], notes = _recompute(a, cells["n_layers"], cells["pp"] or 1)
-    cells["set"], waits = in_host_memory(_layers_offloaded(a), cells["n_layers"])
+    offloaded, waits = in_host_memory(_layers_offloaded(a), cells["n_layers"])
+    schedule = _schedule(a) if (cells["pp"] or 1) > 1 else {}
+    cells["set"] = "; ".join(filter(None, [offloaded, text_of(schedule)]))
     return cells, notes + waits
+
+
+FOLDED = {"dualpipev": "dualpipev"}
+"""`schedules_method` of MindSpeed → the schedule of the pipeline."""
+
+
+def _schedule(a: Arguments) -> dict[str, str]:
+    """The pipeline's schedule where a relative runs another one than 1F1B: MindSpeed, or the
+    zero-bubble fork (sail-sg/zero-bubble-pipeline-parallelism)."""
+    method = FOLDED.get(a.get("schedules_method", ""))
+    if method:
+        return {"schedule": method}
+    if _any_on(a, "zero_bubble_v_schedule"):
+        return {"schedule": "zbv"}
+    return {"schedule": "zero-bubble"} if _any_on(a, "enable_zero_bubble") else {}
 
 
 def _shape(a: Arguments, cells: dict[str, Any]) -> dict[str, Any]:

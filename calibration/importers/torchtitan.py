@@ -54,6 +54,17 @@ DEGREES = {
 }
 """Degree → settings that hold it, newest name first; −1 = what is left."""
 
+SCHEDULE = tuple(
+    f"{section}.pipeline_parallel_schedule" for section in ("parallelism", "experimental")
+)
+"""Settings that hold the name of the pipeline's schedule, newest first."""
+
+SCHEDULES = {"gpipe": "gpipe", "zbvzerobubble": "zbv", "dualpipev": "dualpipev"}
+"""Name of a schedule, whose case does not matter → its word here; 1F1B and its interleaved form
+need none."""
+
+PLAIN = ("1f1b", "interleaved1f1b")
+
 EVERY_DEGREE = tuple(key for keys in DEGREES.values() for key in keys)
 
 Facts = dict[str, Any]
@@ -220,6 +231,8 @@ def described(log: _Log) -> tuple[dict[str, Any], list[str]]:
     layout = _layout_told(log)
     dp = _data_parallel(mesh) if layout else None
     recompute, again = _recompute(config, told)
+    schedule = _schedule(config) if (mesh["pp"] or 1) > 1 else ""
+    known = {"schedule": SCHEDULES[schedule]} if schedule in SCHEDULES else {}
     cells: dict[str, Any] = {n: mesh[n] for n in ("tp", "pp", "cp", "ep")} if layout else {}
     cells |= shape(told.get("shape", {}))
     cells |= {
@@ -234,9 +247,9 @@ def described(log: _Log) -> tuple[dict[str, Any], list[str]]:
         "global_batch": batch or (local * dp if local and dp else None),
         "precision": _precision(config),
         "recompute": recompute,
-        "set": text_of(again),
+        "set": text_of({**again, **known}),
     }
-    return cells, [*_missing(log), *_unknown_device(told)]
+    return cells, [*_missing(log), *_unknown_device(told), *_unknown_schedule(schedule)]
 
 
 def of_configuration(config: settings.Settings) -> dict[str, Any]:
@@ -259,6 +272,16 @@ def _layout_told(log: _Log) -> bool:
 
 def _missing(log: _Log) -> list[str]:
     return [] if log.config or "mesh" in log.told else ["no configuration in the log"]
+
+
+def _schedule(config: settings.Settings) -> str:
+    """Name of the pipeline's schedule in small letters; nothing where it is not set."""
+    return next((config[name].lower() for name in SCHEDULE if config.get(name)), "")
+
+
+def _unknown_schedule(name: str) -> list[str]:
+    known = not name or name in (*SCHEDULES, *PLAIN)
+    return [] if known else [f"schedule {name[:40]}: read as 1F1B"]
 
 
 def _unknown_device(told: Facts) -> list[str]:

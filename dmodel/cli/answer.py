@@ -38,7 +38,7 @@ def show_answer(d: Document) -> None:
         show_lines(
             f"Pipeline: {p['n_microbatches']:g} micro-batches on {p['pp']} stages"
             f"{_chunks(p['interleave'])} leave {percent(d['pipeline_idle_share'])} of the slots "
-            "idle, (p − 1) / (v m + p − 1).",
+            "idle: the bubble over itself and the micro-batches.",
             "",
         )
     _show_memory(d)

@@ -235,7 +235,10 @@ class Degrees(NamedTuple):
     schedule: Annotated[
         str | None,
         typer.Option(
-            help="Pipeline: gpipe, 1f1b, interleaved, zero-bubble; default: 1f1b or interleaved.",
+            help=(
+                "Pipeline: gpipe, 1f1b, interleaved, zero-bubble, zbv, dualpipe, dualpipev; "
+                "default: the stack's, else 1f1b or interleaved."
+            ),
             rich_help_panel=PLAN,
         ),
     ] = None

@@ -346,10 +346,10 @@ def _sharding(p: dict[str, Any]) -> list[str]:
 
 
 def _further(p: dict[str, Any]) -> list[str]:
-    from dmodel.records import PLACEMENT
+    from dmodel.records import PLACEMENT, USUAL
 
     parts = [f"recompute {p['recompute']}"] if p["recompute"] != "none" else []
     parts += [f"{p['offload']:.0%} in host memory"] if p["offload"] else []
-    unusual = p["schedule"] in ("gpipe", "zero-bubble") and p["pp"] != 1
+    unusual = p["schedule"] not in USUAL and p["pp"] != 1
     parts += [p["schedule"]] if unusual else []
     return [*parts, *(["-".join(p["placement"])] if tuple(p["placement"]) != PLACEMENT else [])]

@@ -61,9 +61,7 @@ def _best(asked: Asked, degrees: Degrees, w: Wanted) -> tuple[Plan, list[str], S
 
     found = space_of(asked, degrees.attention)
     # one record for stages of one chunk and of several
-    shared = found.base
-    if shared.layout.schedule == "1f1b":
-        shared = shared.having(schedule="interleaved")
+    shared = _of_any_chunks(found.base)
     whole = shared.having(dp=float(asked.devices), global_batch=float(asked.global_batch))
     opening = case_of(asked, whole, w)
     check_names(inputs(opening, asked.level_names), w)
@@ -74,8 +72,13 @@ def _best(asked: Asked, degrees: Degrees, w: Wanted) -> tuple[Plan, list[str], S
         f"best of {plans.considered:,} valid plans whose memory is too little with a risk of "
         f"{percent(risk)} at most (--max-risk)"
     )
-    chosen = plans.best.plans[0].having(schedule=shared.layout.schedule)
+    chosen = _of_any_chunks(plans.best.plans[0])
     return chosen, [str(each) for each in found.assumptions], plans
+
+
+def _of_any_chunks(plan: Plan) -> Plan:
+    """1F1B is the interleaved schedule of one chunk."""
+    return plan.having(schedule="interleaved") if plan.layout.schedule == "1f1b" else plan
 
 
 def _add_parts(

@@ -13,7 +13,7 @@ from dmodel import counts, struct
 from dmodel.blocks.part import LAST, SUMMED
 from dmodel.footprint import LEAST, Footprint
 from dmodel.once import once
-from dmodel.records import Model, Plan
+from dmodel.records import Model, Plan, weight_copies
 from dmodel.smooth import ramp
 from dmodel.tables import layer, layer_keeps
 from dmodel.types import Array, at_hand, each, larger, smaller
@@ -51,19 +51,25 @@ def zero_share(zero: Array, stage: float) -> Array:
 def sharded(parts: counts.Residents, plan: Plan) -> Array:
     """Parameters of one device when ZeRO shards all of them [count]: dense ones over `shard · cp`
     ranks, experts over those of the ranks beside tp that hold the same ones, `tp shard cp / (ep
-    etp)`."""
-    layout = plan.layout
+    etp)`.
+
+    Where a pipeline holds c copies of the weights (`records.weight_copies`), a device has c times
+    as many parameters, and c times as many ranks hold each of them and share its state: of dense
+    ones as much is left as of one copy.
+    """
+    layout, copies = plan.layout, weight_copies(plan.layout)
     ranks = layout.shard * layout.cp
-    return parts.dense / ranks + parts.experts / larger(
-        ranks * layout.tp / (layout.ep * layout.etp), 1.0
+    return parts.dense / ranks + copies * parts.experts / larger(
+        copies * ranks * layout.tp / (layout.ep * layout.etp), 1.0
     )
 
 
 def held(parts: counts.Residents, plan: Plan, stage: float) -> Array:
     """Parameters of one device whose state is sharded from a ZeRO stage on [count]: linear between
-    all of them and `sharded`."""
+    all of them, in as many copies as a pipeline holds, and `sharded`."""
     share = zero_share(plan.layout.zero, stage)
-    return (1.0 - share) * parts.total + share * sharded(parts, plan)
+    whole = weight_copies(plan.layout) * parts.total
+    return (1.0 - share) * whole + share * sharded(parts, plan)
 
 
 def stored_weights(parts: counts.Residents, plan: Plan) -> Array:
@@ -267,13 +273,13 @@ def _states(model: Model, plan: Plan, footprint: Footprint) -> tuple[Memory, Arr
     layers = counts.stage_layers(model, plan)
     found, share = counts.residents(model, plan), layers * layout.pp / model.layers
     parts = found.replace(layers=share * found.layers, experts=share * found.experts)
-    alive = 1.0 - layout.reshard * (1.0 - smaller(2.0 / layers, 1.0))
+    copies, alive = weight_copies(layout), 1.0 - layout.reshard * (1.0 - smaller(2.0 / layers, 1.0))
     several = ramp(plan.n_microbatches - 1.0)
     whole = (
         plan.software.accumulate
         * several
         * zero_share(layout.zero, 2.0)
-        * (parts.total - sharded(parts, plan))
+        * (copies * parts.total - sharded(parts, plan))
     )
     trained, updated, software = model.trainable, held(parts, plan, 1.0), plan.software
     here = trained * (1.0 - software.offload_optimizer)
@@ -290,7 +296,7 @@ def _states(model: Model, plan: Plan, footprint: Footprint) -> tuple[Memory, Arr
         logits=0.0 * updated,
         buffers=footprint.reserved + 0.0 * updated,
     )
-    gathered = zero_share(layout.zero, 3.0) * bits.gather_bytes * parts.total * alive
+    gathered = zero_share(layout.zero, 3.0) * bits.gather_bytes * copies * parts.total * alive
     return states, gathered, here * bits.update_bytes * updated
 
 

@@ -76,7 +76,7 @@ from dmodel.design import rows as rows_
 from dmodel.design.constraints import violation
 from dmodel.design.favourable import best_over_sharding, fastest
 from dmodel.design.few import by_numpy, takes_numpy
-from dmodel.design.judge import DRAFTED, Problem, draft_moments, drafted, shared, used
+from dmodel.design.judge import Problem, draft_moments, drafted, shared, used
 from dmodel.design.space import Space
 from dmodel.layer import attention_passes, starts
 from dmodel.once import together
@@ -200,7 +200,7 @@ def _physics(reduces: Array) -> Physics:
     weights per step where sharding is free."""
 
     def least_costs(system: Cluster, model: Model, draft: Plan, c: Coefficients, p: float) -> Costs:
-        found = DRAFTED.costs(system, model, draft, c, p)
+        found = CALIBRATED.costs(system, model, draft, c, p)
         comm = found.communication
         comm = comm.replace(
             fsdp_first=0.0 * comm.fsdp_first,
@@ -209,7 +209,7 @@ def _physics(reduces: Array) -> Physics:
         )
         return found.replace(communication=comm)
 
-    return DRAFTED._replace(costs=least_costs)
+    return CALIBRATED._replace(costs=least_costs)
 
 
 def _loose(

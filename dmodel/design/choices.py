@@ -45,8 +45,8 @@ class Choices(struct.PyTreeNode, kw_only=True):
         that fill a domain of a network level (ZeRO-3), "any" = every divisor of dp, in every stage.
       recompute: shares of a stage's layers recomputed in full, rounded to whole layers; None =
         every whole number of layers.
-      schedules: of the pipeline; "interleaved" allows several chunks per stage, "zero-bubble" asks
-        for 2 pp micro-batches.
+      schedules: of the pipeline; "interleaved" allows several chunks per stage; `records.RULES`
+        says what the others ask for.
       micro_batch: "powers" of two, or "any" divisor of a rank's share of the batch.
       sp: sequence parallelism beside tp: 1, 0 or both; experts always have it. etp: also split
         experts over divisors of tp.
@@ -76,7 +76,7 @@ class Choices(struct.PyTreeNode, kw_only=True):
 EVERYTHING = Choices(
     shards="any",
     recompute=None,
-    schedules=("1f1b", "interleaved", "zero-bubble"),
+    schedules=tuple(name for name in SCHEDULES if name != "gpipe"),
     micro_batch="any",
     etp=True,
     placements=ALL_PLACEMENTS,

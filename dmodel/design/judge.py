@@ -20,19 +20,18 @@ from dmodel import run, struct
 from dmodel.breakdown import Breakdown
 from dmodel.coefficients import NAMES, Coefficients
 from dmodel.cost.memory import Memory, fullest, moments
-from dmodel.cost.pipeline import SCHEDULES
+from dmodel.cost.pipeline import in_flight, in_flight_last
 from dmodel.design import rows as rows_
 from dmodel.design.constraints import Limits, Use, uses, violation
 from dmodel.design.few import by_numpy, takes_numpy
 from dmodel.design.space import Space
 from dmodel.footprint import LEAST, Footprint
 from dmodel.once import together
-from dmodel.physics import Costs
 from dmodel.placement import Ordered
 from dmodel.recorded import Recorded
-from dmodel.records import LEAVES, Cluster, Model, Plan
+from dmodel.records import LEAVES, MIXED, Cluster, Mixed, Model, Plan
 from dmodel.smooth import SHARPNESS
-from dmodel.step import CALIBRATED, step_time
+from dmodel.step import step_time
 from dmodel.sweep import CHUNK, sweep
 from dmodel.types import Array
 
@@ -60,12 +59,12 @@ class Problem(struct.PyTreeNode, kw_only=True):
     sharpness: float = struct.field(pytree_node=False, default=SHARPNESS)
 
 
-class Draft(Ordered, kw_only=True):
-    """A layout whose placement and schedule are numbers: gpipe, zero_bubble 1 where that is the
-    schedule; else 1F1B, interleaved or not."""
+class Draft(Ordered, Mixed, kw_only=True):
+    """A layout whose placement and schedule are numbers."""
 
-    gpipe: Array
-    zero_bubble: Array
+
+OF_DRAFT = frozenset((*LEAVES, *Draft.__dataclass_fields__, *MIXED))
+"""Flat names of the numbers of a draft."""
 
 
 def drawn(plan: Plan) -> Draft:
@@ -76,15 +75,10 @@ def drawn(plan: Plan) -> Draft:
 def as_draft(base: Plan, leaves: Mapping[str, Array]) -> Plan:
     """A plan with these leaves, of flat names, whose layout is a `Draft`."""
     laid = {n: x for n, x in leaves.items() if n in Draft.__dataclass_fields__}
-    others = {n: x for n, x in leaves.items() if n not in laid}
-    layout = Draft(**{**vars(base.layout), **laid, "schedule": "interleaved"})
+    mix = {n: leaves[n] for n in MIXED}
+    others = {n: x for n, x in leaves.items() if n not in laid and n not in mix}
+    layout = Draft(**{**vars(base.layout), **laid, "mix": mix})
     return base.replace(layout=layout).having(**others)
-
-
-def _costs(system: Cluster, model: Model, draft: Plan, c: Coefficients, sharpness: float) -> Costs:
-    """Those of the plan; the schedules differ in what is idle, and GPipe idles as 1F1B does."""
-    found = CALIBRATED.costs(system, model, draft, c, sharpness)
-    return found.replace(idle_slots=found.idle_slots * (1.0 - drawn(draft).zero_bubble))
 
 
 def draft_memory(model: Model, draft: Plan, footprint: Footprint = LEAST) -> Memory:
@@ -94,23 +88,7 @@ def draft_memory(model: Model, draft: Plan, footprint: Footprint = LEAST) -> Mem
 
 def draft_moments(model: Model, draft: Plan, footprint: Footprint = LEAST) -> dict[str, Memory]:
     """Memory of the plan at every moment, with the micro-batches in flight of its schedule."""
-    at = (draft.layout.pp, draft.n_microbatches, draft.layout.interleave)
-
-    def chosen(which: str) -> jax.Array:
-        usual, gpipe, zero_bubble = (
-            getattr(SCHEDULES[name], which)(*at) for name in ("interleaved", "gpipe", "zero-bubble")
-        )
-        return (
-            usual
-            + drawn(draft).gpipe * (gpipe - usual)
-            + drawn(draft).zero_bubble * (zero_bubble - usual)
-        )
-
-    return moments(model, draft, chosen("in_flight"), chosen("in_flight_last"), footprint)
-
-
-DRAFTED = CALIBRATED._replace(costs=_costs, memory=draft_memory)
-"""The calibrated physics of drafts."""
+    return moments(model, draft, in_flight(draft), in_flight_last(draft), footprint)
 
 
 class Evaluation(struct.PyTreeNode, kw_only=True):
@@ -146,7 +124,7 @@ class Judged(NamedTuple):
 def drafted(batch: dict[str, Array], fixed: Tree) -> tuple[Cluster, Plan]:
     """The system at the row's precision, and the row as a draft."""
     chip = fixed["system"].chip.replace(flops_per_s=batch["flops_per_s"])
-    own = {n: x for n, x in batch.items() if n in LEAVES or n in Draft.__dataclass_fields__}
+    own = {n: x for n, x in batch.items() if n in OF_DRAFT}
     plan = as_draft(fixed["base"], {"global_batch": fixed["global_batch"], **own})
     return fixed["system"].replace(chip=chip), plan
 
@@ -157,9 +135,7 @@ def _evaluated(
     """What the model says of rows, `[n]`; coefficients of all of them or of each, `[n]`."""
     system, draft = drafted(batch, fixed)
     with together():
-        found = step_time(
-            system, fixed["model"], draft, coefficients, sharpness=sharpness, physics=DRAFTED
-        )
+        found = step_time(system, fixed["model"], draft, coefficients, sharpness=sharpness)
         used = draft_memory(fixed["model"], draft, fixed["footprint"])
         watts = run.facility_watts(system, draft, found, coefficients)
     return Evaluation(

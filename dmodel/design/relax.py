@@ -11,7 +11,7 @@ the search goes on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -23,13 +23,13 @@ from dmodel import run, struct
 from dmodel.adam import Adam, annealed
 from dmodel.design.choices import PrecisionChoice
 from dmodel.design.constraints import uses
-from dmodel.design.judge import DRAFTED, Problem, as_draft, draft_memory, drawn, shared
+from dmodel.design.judge import Problem, as_draft, draft_memory, drawn, shared
 from dmodel.design.rows import decided, order_numbers, precisions
 from dmodel.design.space import Space, degrees, divisors, placements
 from dmodel.once import together
 from dmodel.placement import PAIRS
 from dmodel.recorded import Recorded
-from dmodel.records import Cluster, Plan, value
+from dmodel.records import MIXED, RULES, Cluster, Plan, value
 from dmodel.step import step_time
 from dmodel.types import Array
 
@@ -59,7 +59,7 @@ FREE = (
     "ep",
     "etp",
     "sp",
-    "zero_bubble",
+    *sorted(MIXED, key=lambda n: not RULES[MIXED[n]].fill),
 )
 """Unknowns: four logits of the degrees, then one of each of these."""
 
@@ -127,7 +127,7 @@ def _typical(space: Space, zero: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _settings(z: jax.Array, arm: Arms, given: dict[str, Any]) -> dict[str, Array]:
-    """Leaves of the plan of unknowns `[12, *batch]`."""
+    """Leaves of the plan of unknowns `[unknown, *batch]`."""
     model, base, allowed = given["model"], given["base"], given["allowed"]
     share = jax.nn.softmax(z[:4], 0) * given["log_devices"]
     logs: dict[str, jax.Array] = dict(zip(DEGREES, share, strict=True))
@@ -159,9 +159,7 @@ def _settings(z: jax.Array, arm: Arms, given: dict[str, Any]) -> dict[str, Array
         "global_batch": given["global_batch"] * one,
         "recompute_layers": allowed["recompute"] * free["recompute_layers"],
         "recompute_attention": free["recompute_attention"] * (1.0 - base.software.flash),
-        "gpipe": allowed["gpipe"] * one,
-        "zero_bubble": allowed["zero_bubble_least"]
-        + (allowed["zero_bubble"] - allowed["zero_bubble_least"]) * free["zero_bubble"],
+        **_mix(free, allowed),
         **{name: value * one for name, value in order.items()},
         **{name: value for name, value in arm.numbers.items() if name != "flops_per_s"},
     }
@@ -172,14 +170,12 @@ def _judged(
 ) -> tuple[jax.Array, jax.Array]:
     """Merit of a plan, and logarithmic excess over each limit `[N_LIMITS, *batch]`, ≤ 0 where it is
     kept: those of `uses`; each degree against the largest that a valid plan has; the micro-batches
-    that a zero bubble asks for."""
+    that schedules ask for."""
     plan, model = as_draft(given["base"], settings), given["model"]
     system = given["system"].replace(
         chip=given["system"].chip.replace(flops_per_s=arm.numbers["flops_per_s"])
     )
-    times = step_time(
-        system, model, plan, given["coefficients"], sharpness=sharpness, physics=DRAFTED
-    )
+    times = step_time(system, model, plan, given["coefficients"], sharpness=sharpness)
     watts = run.facility_watts(system, plan, times, given["coefficients"])
     found = uses(
         given["limits"],
@@ -192,9 +188,32 @@ def _judged(
     )
     over = [jnp.maximum(jnp.asarray(u.amount) / u.limit, 1e-9) for u in found]
     over += [getattr(plan.layout, name) / most for name, most in given["most"].items()]
-    over += [jnp.exp(drawn(plan).zero_bubble * jnp.log(2.0 * plan.layout.pp / plan.n_microbatches))]
+    over += [_filled(plan)]
     merit = times.total * (1.0 + given["energy"] * (watts - 1.0))
     return jnp.asarray(merit), jnp.log(jnp.stack(jnp.broadcast_arrays(*over)))
+
+
+def _filled(plan: Plan) -> jax.Array:
+    """Micro-batches that schedules ask for over those that there are, to the power of their shares;
+    1 where none is asked for."""
+    asked = [(drawn(plan).mix[n], RULES[name].fill) for n, name in MIXED.items()]
+    logs = (
+        share * jnp.log(fill * plan.layout.pp / plan.n_microbatches)
+        for share, fill in asked
+        if fill
+    )
+    return jnp.exp(sum(logs))
+
+
+def _mix(free: Mapping[str, jax.Array], allowed: Mapping[str, Array]) -> dict[str, jax.Array]:
+    """Share of each schedule of `MIXED`: of what those before leave, its own share, or all."""
+    found, left = {}, 1.0
+    for name in MIXED:
+        found[name] = left * (
+            allowed[f"{name}_least"] + (allowed[name] - allowed[f"{name}_least"]) * free[name]
+        )
+        left = left - found[name]
+    return found
 
 
 def _distance(settings: Mapping[str, Array], log_divisors: jax.Array) -> jax.Array:
@@ -208,7 +227,7 @@ def _slopes(
     given: dict[str, Any], here: tuple[jax.Array, jax.Array, Arms], *, sharpness: float
 ) -> dict[str, Any]:
     """Leaves of the plans, merits, excesses, and the slopes of the augmented Lagrangian of the
-    merit's logarithm, for unknowns `[12, n]` and multipliers `[N_LIMITS, n]`."""
+    merit's logarithm, for unknowns `[unknown, n]` and multipliers `[N_LIMITS, n]`."""
     z, multipliers, arm = here
 
     def lagrangian(z: jax.Array) -> tuple[jax.Array, dict[str, Any]]:
@@ -242,15 +261,29 @@ def _descended(z: np.ndarray, arm: Arms, given: dict[str, Any], sharpness: float
 
 
 def starts(n: int, seed: int) -> np.ndarray:
-    """Starting unknowns `[12, n]`: degrees uniform on the simplex of logarithms, half of them near
-    its faces; the rest in the middle."""
+    """Starting unknowns `[unknown, n]`: degrees uniform on the simplex of logarithms, half of them
+    near its faces; the rest in the middle."""
     random = np.random.default_rng(seed)
     shares = np.concatenate(
         [random.dirichlet(np.ones(4), n // 2), random.dirichlet(np.full(4, 0.3), n - n // 2)]
     ).T
     return np.concatenate(
-        [np.log(shares + 1e-3), random.normal(-1.0, 1.5, (4, n)), random.normal(0.0, 1.5, (4, n))]
+        [
+            np.log(shares + 1e-3),
+            random.normal(-1.0, 1.5, (4, n)),
+            random.normal(0.0, 1.5, (len(FREE) - 4, n)),
+        ]
     )
+
+
+def _allowed(schedules: Sequence[str]) -> dict[str, float]:
+    """1 where a schedule of `MIXED` may have a share of a plan, and where it has all that others
+    leave: the last one that is offered, where 1F1B is not."""
+    mixed = [n for n, name in MIXED.items() if name in schedules]
+    usual = len(mixed) < len(schedules)
+    found = {n: float(n in mixed) for n in MIXED}
+    found |= {f"{n}_least": float(not usual and n == mixed[-1]) for n in MIXED}
+    return found
 
 
 def _given(problem: Problem) -> dict[str, Any]:
@@ -261,10 +294,6 @@ def _given(problem: Problem) -> dict[str, Any]:
     thinned = logs[np.linspace(0, len(logs) - 1, min(len(logs), SLOTS)).round().astype(int)]
     sparse = float(value(space.model, "n_experts", 1.0)) > 1.0
     largest = np.max(np.asarray(degrees(space), dtype=float), 0)
-    named = {
-        name: float(name in choices.schedules)
-        for name in ("gpipe", "1f1b", "interleaved", "zero-bubble")
-    }
     return shared(problem) | {
         "limits": problem.limits,
         "most": dict(zip((*DEGREES, "ep"), largest[:5], strict=True)),
@@ -278,11 +307,9 @@ def _given(problem: Problem) -> dict[str, Any]:
             "etp": float(choices.etp and sparse),
             "sp_least": 1.0 if sparse else float(min(choices.sp)),
             "sp_most": 1.0 if sparse else float(max(choices.sp)),
-            "interleave": named["interleaved"],
+            "interleave": float("interleaved" in choices.schedules),
             "recompute": 1.0 if choices.recompute is None else max(choices.recompute),
-            "gpipe": float(choices.schedules == ("gpipe",)),
-            "zero_bubble": named["zero-bubble"],
-            "zero_bubble_least": float(choices.schedules == ("zero-bubble",)),
+            **_allowed(choices.schedules),
         },
     }
 

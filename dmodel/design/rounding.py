@@ -19,12 +19,15 @@ from dmodel.design.remedy import roomiest
 from dmodel.design.rows import COLUMNS, INDEX
 from dmodel.design.search import improved
 from dmodel.design.space import Degrees, Space
-from dmodel.records import SCHEDULES
+from dmodel.records import MIXED, SCHEDULES, Plan
 
 POINTS, POLISHED, FIRSTS, ENDS = 64, 8, 1, 3
 """Relaxed plans that are rounded, rows from which the descent
 starts (the best of all, and the best one of each ZeRO stage and schedule), and splits at its ends
 around which all plans are decided."""
+
+SEVERAL = 1.4
+"""Chunks of a relaxed plan from which on they are several [count]."""
 
 BROKEN = 1e30
 """Merit of a row that breaks a limit, before its excess is added."""
@@ -66,14 +69,8 @@ def _relaxed_rows(space: Space, relaxed: Relaxed) -> np.ndarray:
     kinds = np.stack([arm.zero, arm.reshard, arm.log_domain, arm.precision], 1)
     first = np.sort(np.unique(kinds, axis=0, return_index=True)[1])
     picked = list(dict.fromkeys([*first.tolist(), *range(len(kinds))]))[:POINTS]
-    plain = SCHEDULES.index(space.choices.schedules[0])
-    bubble_free = np.asarray(drawn(relaxed.plan).zero_bubble) > 0.5
     given = {
-        "schedule": np.where(
-            bubble_free,
-            SCHEDULES.index("zero-bubble"),
-            np.where(np.asarray(relaxed.plan.layout.interleave) > 1.4, 2, plain),
-        ),
+        "schedule": _schedules(space, relaxed.plan),
         "placement": np.zeros(len(kinds)),
         "precision": arm.precision,
     }
@@ -84,6 +81,17 @@ def _relaxed_rows(space: Space, relaxed: Relaxed) -> np.ndarray:
         for n in COLUMNS
     ]
     return np.stack(columns, 1)[picked]
+
+
+def _schedules(space: Space, plans: Plan) -> np.ndarray:
+    """Codes of the schedules that relaxed plans are nearest to: the one with more than half of
+    them, else 1F1B, interleaved where chunks are several."""
+    plain = SCHEDULES.index(space.choices.schedules[0])
+    several = np.asarray(plans.layout.interleave) > SEVERAL
+    found = np.where(several, SCHEDULES.index("interleaved"), plain)
+    for name, share in drawn(plans).mix.items():
+        found = np.where(np.asarray(share) > 0.5, SCHEDULES.index(MIXED[name]), found)
+    return found
 
 
 def descend(lattice: Lattice, judge: Judge, rows: list[np.ndarray]) -> list[np.ndarray]:

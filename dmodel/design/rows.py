@@ -14,7 +14,7 @@ import numpy as np
 from dmodel.design.choices import PrecisionChoice
 from dmodel.design.space import Degrees, Options, Space, Splits, degrees, options, placements
 from dmodel.placement import PAIRS
-from dmodel.records import LEAVES, SCHEDULES, Cluster, Plan
+from dmodel.records import LEAVES, MIXED, SCHEDULES, Cluster, Plan
 from dmodel.varying import leaves, stages
 
 COLUMNS = (
@@ -182,15 +182,15 @@ def numbers(space: Space, system: Cluster, rows: np.ndarray) -> dict[str, np.nda
     codes = ("schedule", "placement", "precision")
     found = {n: np.ascontiguousarray(rows[:, INDEX[n]]) for n in COLUMNS if n not in codes}
     code = {name: rows[:, INDEX[name]].astype(int) for name in codes}
-    found |= {"gpipe": (code["schedule"] == SCHEDULES.index("gpipe")) * 1.0}
-    found |= {"zero_bubble": (code["schedule"] == SCHEDULES.index("zero-bubble")) * 1.0}
+    for name, schedule in MIXED.items():
+        found[name] = (code["schedule"] == SCHEDULES.index(schedule)) * 1.0
     orders = np.asarray([order_numbers(order) for order in placements(space)])[code["placement"]]
     for i, (inner, outer) in enumerate(PAIRS):
         found[f"{inner}_{outer}"] = np.ascontiguousarray(orders[:, i])
     offered = precisions(space, system)
     for name in PrecisionChoice._fields[1:]:
         found[name] = np.asarray([float(getattr(p, name)) for p in offered])[code["precision"]]
-    return found | decided(space, found) | _stages(space, found)
+    return found | decided(space, found) | _stages(space, found, code["schedule"])
 
 
 def decided(space: Space, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -204,9 +204,11 @@ def decided(space: Space, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
     return {n: x for n, x in leaves(job, {**found, **sizes}).items() if n not in chosen}
 
 
-def _stages(space: Space, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _stages(
+    space: Space, found: Mapping[str, np.ndarray], schedule: np.ndarray
+) -> dict[str, np.ndarray]:
     """How layers lie on stages: as the stack lays them, else as `dmodel.layouts.counted` does."""
-    return stages(space.choices.stack, space.model, found["pp"], found["interleave"])
+    return stages(space.choices.stack, space.model, found["pp"], found["interleave"], schedule)
 
 
 def plans(space: Space, system: Cluster, rows: np.ndarray) -> list[Plan]:

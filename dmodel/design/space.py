@@ -17,8 +17,9 @@ import numpy as np
 
 from dmodel import struct
 from dmodel.design.choices import Choices, check_choices
+from dmodel.design.runs import Run, runs
 from dmodel.errors import InputError
-from dmodel.records import SCHEDULES, Model, Plan, counts_of, ff_width, named_parts, value
+from dmodel.records import Model, Plan, counts_of, ff_width, named_parts, value
 from dmodel.stages import held, short_by
 from dmodel.varying import meant
 
@@ -63,7 +64,7 @@ class Options(NamedTuple):
         lists.
     """
 
-    runs: list[tuple[int, int, int]]
+    runs: list[Run]
     recompute: list[tuple[float, float]]
     sharding: list[tuple[int, int, int]]
     sp: list[int]
@@ -105,7 +106,7 @@ def degrees(space: Space) -> list[Degrees]:
     for tp, cp in _sequence_splits(space):
         for pp in divisors(space.n_devices // (tp * cp)):
             dp = space.n_devices // (tp * cp * pp)
-            if _valid_pp(space, pp) and space.global_batch % dp == 0:
+            if _valid_pp(space, pp) and space.global_batch % dp == 0 and _runs(space, dp, pp):
                 experts = _experts(space, dp, tp, cp)
                 found += [Degrees(dp, tp, cp, pp, ep, etp) for ep, etp in experts]
     return found
@@ -154,9 +155,9 @@ def _sp(space: Space, tp: int, cp: int) -> list[int]:
 
 def options(space: Space, split: Degrees) -> Options:
     """What may be chosen with these degrees."""
-    per_stage, chunks = _stages(int(space.model.n_layers), split.pp, space.choices.uneven)
+    per_stage = _stages(int(space.model.n_layers), split.pp, space.choices.uneven)[0]
     return Options(
-        runs=_runs(space, split, chunks),
+        runs=_runs(space, split.dp, split.pp),
         recompute=_recompute(space, per_stage),
         sharding=_shardings(space, split),
         sp=_sp_taken(space, split),
@@ -189,54 +190,18 @@ def _sp_taken(space: Space, split: Degrees) -> list[int]:
     return list(dict.fromkeys(int(meant(job, {**layout, "sp": x})["sp"]) for x in offered))
 
 
-def _runs(space: Space, split: Degrees, chunks: list[int]) -> list[tuple[int, int, int]]:
-    """(schedule, interleave, micro-batch): stages come in so many chunks, which take micro-batches
-    in groups of pp."""
-    share, pp, schedules = space.global_batch // split.dp, split.pp, space.choices.schedules
-    batches = _micro_batches(space, share)
-    if pp == 1:
-        return [(SCHEDULES.index("1f1b"), 1, b) for b in batches]
-    whole = [name for name in schedules if name in ("gpipe", "1f1b")]
-    many = ["zero-bubble"] if "zero-bubble" in schedules else []
-    return [
-        *_in_one_chunk(whole, batches, share, 1),
-        *_in_one_chunk(many, batches, share, 2 * pp),
-        *_interleaved(schedules, chunks, batches, share, pp),
-    ]
-
-
-def _in_one_chunk(
-    schedules: Sequence[str], batches: list[int], share: int, least: int
-) -> list[tuple[int, int, int]]:
-    """(schedule, interleave, micro-batch) of stages in one chunk, with so many micro-batches."""
-    pairs = product(schedules, batches)
-    return [(SCHEDULES.index(name), 1, b) for name, b in pairs if share // b >= least]
-
-
-def _interleaved(
-    schedules: Sequence[str], chunks: list[int], batches: list[int], share: int, pp: int
-) -> list[tuple[int, int, int]]:
-    """(schedule, interleave, micro-batch) of stages in several chunks, where these are offered."""
-    if "interleaved" not in schedules:
-        return []
-    code = SCHEDULES.index("interleaved")
-    several = chunks[1:] if "1f1b" in schedules else chunks
-    return [(code, v, b) for v, b in _chunked(several, batches, share, pp)]
+def _runs(space: Space, dp: int, pp: int) -> list[Run]:
+    """(schedule, interleave, micro-batch) of pipelines on which the layers lie."""
+    share = space.global_batch // dp
+    chunks = _stages(int(space.model.n_layers), pp, space.choices.uneven)[1]
+    batches = tuple(_micro_batches(space, share))
+    return runs(space.choices.schedules, tuple(chunks), batches, share, pp)
 
 
 def _micro_batches(space: Space, share: int) -> list[int]:
     """Sizes that divide a rank's share of the batch."""
     every = divisors(share)
     return [b for b in every if space.choices.micro_batch == "any" or b & (b - 1) == 0]
-
-
-def _chunked(
-    chunks: list[int], batches: list[int], share: int, pp: int
-) -> Iterator[tuple[int, int]]:
-    """(interleave, micro-batch): several chunks take micro-batches in groups of pp."""
-    for v, b in product(chunks, batches):
-        if v == 1 or share // b % pp == 0:
-            yield v, b
 
 
 def _recompute(space: Space, per_stage: int) -> list[tuple[float, float]]:

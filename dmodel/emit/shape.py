@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dmodel.emit.memories import own_memory
 from dmodel.emit.sheet import Setting, Sheet, where
-from dmodel.records import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK, having
+from dmodel.records import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK, RULES, having
 from dmodel.stages import ENDS, held, layout
 
 FORMATS = {1.0: "8-bit", 0.5: "4-bit", 2.0: "16-bit", 4.0: "32-bit"}
@@ -39,7 +39,8 @@ def chunk_layers(sheet: Sheet) -> float:
 
 def _is_laid_out_as_usual(sheet: Sheet) -> bool:
     """Whether stages hold what they hold where nothing is said."""
-    usual = layout(sheet["n_layers"], sheet["pp"], sheet["interleave"], sheet["n_mtp"])
+    fold = RULES[sheet.values["schedule"]].fold
+    usual = layout(sheet["n_layers"], sheet["pp"], sheet["interleave"], sheet["n_mtp"], fold)
     return all(abs(sheet[name] - float(value)) < 1e-9 for name, value in usual.items())
 
 

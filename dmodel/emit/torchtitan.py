@@ -6,13 +6,15 @@ configured in Python, by the same names), rules as in `distributed/parallel_dims
 0119de156de558030726b8539ef0078d8aaaec99 and `distributed/pipeline_parallel.py` at
 02ef790c79614758f85880e173d2338d7de502a3; the sections `quantize.linear.float8`,
 `quantize.linear.mx`, `compile` and `expert_tensor_parallel_degree` as in releases from v0.2 on.
-Read on 2026-11-21.
+Read on 2026-11-21; `pipeline_parallel_expert_parallel_overlap` (`distributed/dual_pipe_v.py`, late
+2025) and PyTorch's `torch/distributed/pipelining/schedules.py` on 2026-11-29.
 """
 
 from __future__ import annotations
 
 from dmodel.emit import shape
 from dmodel.emit.sheet import Setting, Sheet, number_format, where
+from dmodel.records import RULES, USUAL
 
 NAME, VERSION = "torchtitan", "pytorch/torchtitan 6404b932 (job_config.py, TOML)"
 
@@ -37,7 +39,19 @@ SHAPE = (
     "expert_rank n_dense_layers d_ff_dense kv_rank q_rank rope_dim qk_extra window windowed n_mtp"
 )
 
-SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}
+SCHEDULES = {
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved1F1B",
+    "gpipe": "GPipe",
+    "zero-bubble": "ZBVZeroBubble",
+    "zbv": "ZBVZeroBubble",
+    "dualpipe": "DualPipeV",
+    "dualpipev": "DualPipeV",
+}
+"""Schedule of a plan → the nearest one of torchtitan."""
+
+FOLDED = ("ZBVZeroBubble", "DualPipeV")
+"""Those that fold two chunks onto a rank and split the backward pass, not so beside compile."""
 
 
 def write(sheet: Sheet) -> None:
@@ -130,22 +144,21 @@ def _pipeline(sheet: Sheet) -> None:
         STAGES + "microbatch_size": s["micro_batch"],
     }
     s.tell("micro_batch global_batch", local | batch)
-    zero_bubble = s.values["schedule"] == "zero-bubble"
-    chunks = 2 * s["pp"] if zero_bubble else s["pp"] * s["interleave"]
+    folded = RULES[s.values["schedule"]].chunks == 1 and _schedule(s) in FOLDED
+    chunks = 2 * s["pp"] if folded else s["pp"] * s["interleave"]
     s.settings |= dict.fromkeys(ENDS, 0)
-    # zero-bubble folds the last chunk onto the first stage: its layers lie otherwise
-    shape.lay_out(s, None if zero_bubble else ENDS, dealt=True)
+    # plans of one chunk on a rank have their layers otherwise than two that are folded
+    shape.lay_out(s, None if folded else ENDS, dealt=True)
     _stages(s, chunks)
-    s.keeps("interleave", not zero_bubble, "zero-bubble schedules fold two chunks into each stage")
+    s.keeps("interleave", not folded, "zero-bubble schedules fold two chunks into each stage")
     _pipeline_rules(s, chunks)
 
 
 def _schedule(sheet: Sheet) -> str:
     """Name of the schedule."""
     planned = sheet.values["schedule"]
-    if planned == "zero-bubble":
-        return "ZBVZeroBubble"
-    return SCHEDULES["interleaved" if sheet["interleave"] > 1 else planned]
+    several = planned in USUAL and sheet["interleave"] > 1
+    return SCHEDULES["interleaved" if several else planned]
 
 
 def _items(sheet: Sheet) -> float:
@@ -159,6 +172,9 @@ def _stages(sheet: Sheet, chunks: float) -> None:
     each = -(-int(_items(sheet)) // int(chunks))
     settings = {"degree": sheet["pp"], "schedule": _schedule(sheet), "layers_per_stage": each}
     sheet.tell("pp schedule", {STAGES + name: value for name, value in settings.items()})
+    if RULES[sheet.values["schedule"]].copies > 1:
+        why = "no schedule holds two copies of the weights; DualPipeV, of one copy, comes nearest"
+        sheet.leave("schedule", why)
 
 
 def _pipeline_rules(sheet: Sheet, chunks: float) -> None:
@@ -183,13 +199,26 @@ def _experts(sheet: Sheet) -> None:
     s.tell(
         "merge_copies", {p + "parallel_comm_backend": "deepep" if s["merge_copies"] else "standard"}
     )
-    s.keeps(
-        "overlap_ep",
-        s["ep"] <= 1 or not s["overlap_ep"],
-        "the exchange of experts hides only within the DualPipeV schedule",
-    )
+    _exchange(s)
     if s["ep"] > 1:
         _expert_rules(s)
+
+
+def _exchange(sheet: Sheet) -> None:
+    """Whether the exchange of experts hides."""
+    s = sheet
+    may = s["pp"] > 1 and s["ep"] > 1 and _schedule(s) == SCHEDULES["dualpipev"]
+    done_again = any(s[name] for name in ("recompute_layers", "recompute_elementwise"))
+    beside = bool(s["overlap_ep"]) and not done_again
+    hidden: dict[str, Setting] = {STAGES + "expert_parallel_overlap": beside}
+    s.keeps(
+        "overlap_ep",
+        s["ep"] <= 1 or (may and beside) or not s["overlap_ep"],
+        "the exchange of experts hides only within the DualPipeV schedule, without recomputation",
+        where(may, hidden),
+    )
+    if may and s["overlap_ep"] and done_again:
+        s.settings |= hidden
 
 
 def _expert_rules(sheet: Sheet) -> None:
@@ -271,7 +300,7 @@ def _precision(sheet: Sheet) -> None:
     s.settings |= {
         "training.mixed_precision_param": "bfloat16",
         "training.mixed_precision_reduce": "float32",
-        "compile.enable": True,
+        "compile.enable": s["pp"] == 1 or _schedule(s) not in FOLDED,
     }
     _products(s)
     _weights(s)

@@ -25,7 +25,7 @@ from dmodel.design.judge import DIGITS
 from dmodel.design.rows import PLAINNESS
 from dmodel.footprint import RISK
 from dmodel.recomputation import MODULES
-from dmodel.records import LEAVES, NEEDS, OF_MODEL, Model
+from dmodel.records import LEAVES, MIXED, NEEDS, OF_MODEL, RULES, Model
 from dmodel.resolve import NEUTRAL, OPERAND_BYTES, OVERRIDDEN
 from dmodel.searching import AGAIN
 from dmodel.shape import FROM_MODEL, OF_PARTS
@@ -62,9 +62,10 @@ def document() -> Document:
         "conditions": CONDITIONS,
         "heads": list(HEADS),
         "first": sorted(FIRST),
-        "neutral": NEUTRAL,
+        "neutral": NEUTRAL | dict.fromkeys(MIXED, 0.0),
         "leaves": DECIDED,
-        "homes": {n: home for n, home in LEAVES.items() if n not in ("schedule", "placement")},
+        "homes": {n: home for n, home in LEAVES.items() if n not in ("schedule", "placement")}
+        | dict.fromkeys(MIXED, "layout.mix"),
         "overridden": sorted(OVERRIDDEN),
         "operands": OPERAND_BYTES,
         "usual": list(USUAL),
@@ -75,6 +76,8 @@ def document() -> Document:
         "quantities": {n: {"part": q.part, "leaf": q.leaf} for n, q in QUANTITIES.items()},
         "constants": {"far": FAR, "near": NEAR, "all": ALL},
         "needs": NEEDS,
+        "schedules": {name: rules._asdict() for name, rules in RULES.items()},
+        "mixed": MIXED,
         "search": _search(),
         "configs": _configs(),
     }

@@ -14,7 +14,7 @@ from dmodel.coefficients import SPECS, Coefficients
 from dmodel.explore.programs import Program, evaluated, program, resolving, sloped
 from dmodel.footprint import LEAST, SPREAD
 from dmodel.recomputation import Again
-from dmodel.records import Model, Plan
+from dmodel.records import Mixed, Model, Plan
 from dmodel.records.case import Case
 
 LEVELS = 2
@@ -84,8 +84,10 @@ def _machine(levels: int) -> Any:
 
 
 def case_of(model: Model, levels: int = LEVELS) -> Case:
-    """A case with a model on a machine of some levels; all else is as it is by default."""
+    """A case with a model on a machine of some levels, whose schedule is numbers; all else is as it
+    is by default."""
     plan: Any = Plan.of(dp=1.0, global_batch=1.0)
+    plan = plan.replace(layout=Mixed.of(plan.layout))
     coefficients = Coefficients(**{name: spec.default for name, spec in SPECS.items()})
     case = Case(
         cluster=_machine(levels),

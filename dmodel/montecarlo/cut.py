@@ -19,7 +19,7 @@ from dmodel.montecarlo.evaluated import WAYS, shared_of
 from dmodel.montecarlo.table import Arrays, flat, table_of, thinned
 from dmodel.parts import Block
 from dmodel.placement import PAIRS
-from dmodel.records import LEAVES, Plan, leaf
+from dmodel.records import LEAVES, MIXED, Plan, leaf
 from dmodel.searching import space_of, stated, usable
 from dmodel.uncertainty import covariance
 
@@ -160,8 +160,7 @@ def _laid(asked: Asked, words: Mapping[str, Any], place: int) -> Plan:
 def _leaves(plan: Plan) -> dict[str, float]:
     """A plan as numbers: the leaves of a draft."""
     found = {n: float(leaf(plan, n)) for n in LEAVES if n not in NAMED_ORDERS}
-    schedule = plan.layout.schedule
-    found |= {"gpipe": float(schedule == "gpipe"), "zero_bubble": float(schedule == "zero-bubble")}
+    found |= {n: float(plan.layout.schedule == name) for n, name in MIXED.items()}
     order = rows_.order_numbers(plan.layout.placement)
     return found | {f"{a}_{b}": x for (a, b), x in zip(PAIRS, order, strict=True)}
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dmodel.coefficients import NAMES, Coefficients
-from dmodel.design.judge import DRAFTED, draft_memory, drafted
+from dmodel.design.judge import draft_memory, drafted
 from dmodel.once import together
 from dmodel.recorded import Recorded
 from dmodel.smooth import SHARPNESS
@@ -38,9 +38,7 @@ class Totals(NamedTuple):
 def _totals(batch: Mapping[str, Array], fixed: Tree, coefficients: Coefficients) -> Tree:
     system, draft = drafted(dict(batch), fixed)
     with together():
-        time = step_time(
-            system, fixed["model"], draft, coefficients, sharpness=SHARPNESS, physics=DRAFTED
-        )
+        time = step_time(system, fixed["model"], draft, coefficients, sharpness=SHARPNESS)
         memory = draft_memory(fixed["model"], draft, fixed["footprint"])
     return {"step_time_s": time.total, "memory_bytes": memory.total}
 

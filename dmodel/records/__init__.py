@@ -2,7 +2,7 @@
 other. Names live in the catalog."""
 
 from dmodel.records.cluster import Chip, Cluster, Network
-from dmodel.records.layout import PLACEMENT, SCHEDULES, Layout
+from dmodel.records.layout import PLACEMENT, Layout, Mixed
 from dmodel.records.model import (
     NONE,
     OF_MODEL,
@@ -20,6 +20,17 @@ from dmodel.records.model import (
 )
 from dmodel.records.plan import LEAVES, Plan, flat, leaf
 from dmodel.records.precision import Precision
+from dmodel.records.schedule import (
+    FOLDS,
+    MIXED,
+    RULES,
+    SCHEDULES,
+    USUAL,
+    Rules,
+    blended,
+    ends_together,
+    weight_copies,
+)
 from dmodel.records.software import (
     BUCKET_GRADIENTS,
     BUCKET_GRADIENTS_PER_RANK,
@@ -30,23 +41,31 @@ from dmodel.records.software import (
 __all__ = [
     "BUCKET_GRADIENTS",
     "BUCKET_GRADIENTS_PER_RANK",
+    "FOLDS",
     "LEAVES",
+    "MIXED",
     "NEEDS",
     "NONE",
     "OF_MODEL",
     "PLACEMENT",
+    "RULES",
     "SCHEDULES",
+    "USUAL",
     "Block",
     "Chip",
     "Cluster",
     "Layout",
+    "Mixed",
     "Model",
     "Network",
     "Plan",
     "Precision",
+    "Rules",
     "Software",
+    "blended",
     "check_counts",
     "counts_of",
+    "ends_together",
     "ff_width",
     "flat",
     "having",
@@ -56,4 +75,5 @@ __all__ = [
     "stacked",
     "trimmed",
     "value",
+    "weight_copies",
 ]

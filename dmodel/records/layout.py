@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from dmodel import struct
+from dmodel.records.schedule import MIXED
 from dmodel.types import Array
 
 PLACEMENT = ("tp", "cp", "ep", "dp", "pp")
 """Default order of the groups on the network, innermost first. Experts are laid over the ranks of
 tp, cp and dp in this order, whatever those are for: `ep` before `dp` makes the ranks that share a
 layer's experts neighbours, after it the ranks that hold the same ones."""
-
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
-
 
 OPEN: Any = None
 """What a layout leaves to the stack, or to a rule; `dmodel.resolve` fills it."""
@@ -68,7 +67,7 @@ class Layout(struct.PyTreeNode, kw_only=True):
       recompute_elementwise: share of the others' streaming kernels done again [1]; 0 = none.
       recompute_bytes: share of a layer's kept bytes that recomputed modules drop [1]; 0 = none.
       offload: share of the kept bytes that waits in the host's memory, in no time [1]; 0 = none.
-      schedule: of the pipeline, one of `SCHEDULES` (static).
+      schedule: of the pipeline, one of `schedule.SCHEDULES` (static).
       placement: order of the groups on the network, innermost first (static).
     """
 
@@ -107,3 +106,21 @@ class Layout(struct.PyTreeNode, kw_only=True):
     def devices(self) -> Array:
         """dp · tp · cp · pp."""
         return self.dp * self.tp * self.cp * self.pp
+
+
+class Mixed(Layout, kw_only=True):
+    """A layout whose schedule is numbers: one program then holds all schedules, side by side.
+
+    Attributes:
+      mix: share of each schedule of `schedule.MIXED` [1]; what is left is 1F1B, interleaved or not.
+    """
+
+    CHOICES = Layout.CHOICES | {"mix"}
+
+    mix: Mapping[str, Array]
+
+    @classmethod
+    def of(cls, layout: Layout) -> Mixed:
+        """The layout with its schedule as numbers."""
+        mix = {leaf: float(name == layout.schedule) for leaf, name in MIXED.items()}
+        return cls(**vars(layout), mix=mix)

@@ -399,9 +399,11 @@ function outputs(program, records, all) {
   return found;
 }
 function planOf(leaves, homes) {
-  const plan = { global_batch: leaves.global_batch, layout: {}, precision: {}, software: {} };
+  const mix = {}, layout = { mix };
+  const plan = { global_batch: leaves.global_batch, layout, precision: {}, software: {} };
   for (const [name, value2] of Object.entries(leaves))
-    if (homes[name] !== "plan") plan[homes[name]][name] = value2;
+    if (homes[name] === "layout.mix") mix[name] = value2;
+    else if (homes[name] !== "plan") plan[homes[name]][name] = value2;
   return plan;
 }
 
@@ -563,33 +565,46 @@ var STAGES = {
 function asWritten(written, of) {
   const v = Math.trunc(of.interleave), chunks = [];
   for (let k = 0; k < v; k++)
-    for (const n of written) chunks.push(Math.floor((n + v - 1 - k) / v));
+    for (const n of of.fold === "v" && k % 2 ? [...written].reverse() : written) chunks.push(Math.floor((n + v - 1 - k) / v));
   const last = written[written.length - 1] + of.further;
   return { fullest: Math.max(...written), last, chunks, head: -1 };
 }
-function loads(kinds, chunks, pp) {
-  const found = Array(pp).fill(0);
+function loads(kinds, chunks) {
   let layer = 0, end = 0;
   const taken2 = [0];
   for (const kind of kinds.order) taken2.push(taken2[taken2.length - 1] + kinds.costs[kind]);
-  chunks.forEach((chunk, k) => {
+  return chunks.map((chunk, k) => {
     end += chunk;
     const stop = Math.round(end);
     let each = taken2[stop] - taken2[layer];
     if (k === chunks.length - 1) each += kinds.further;
-    found[k % pp] += each;
     layer = stop;
+    return each;
   });
-  return found;
 }
+function rankOf(chunk, pp, fold2) {
+  const turn = Math.floor(chunk / pp), place = chunk - turn * pp;
+  return fold2 === "v" && turn % 2 ? pp - 1 - place : place;
+}
+function onRanks(each, pp, fold2) {
+  const found = Array(pp).fill(0);
+  each.forEach((x, k) => {
+    found[rankOf(k, pp, fold2)] += x;
+  });
+  return fold2 === "both" ? found.map((x, i) => (x + found[pp - 1 - i]) / 2) : found;
+}
+var allows = (of, pp, batches) => pp % of.multiple === 0 && batches >= of.fill * pp && batches % of.pairs === 0;
 function stages(way, of, written) {
   if (of.pp <= 1) return [0, 0];
   if (!(way in STAGES)) throw new InputError(`stages: expected one of ${Object.keys(STAGES)}`);
   let found = written.length ? asWritten(written, of) : STAGES[way](of);
-  const total = found.chunks.reduce((a, b) => a + b, 0);
-  if (of.kinds !== null && total === of.layers) {
-    const each = loads(of.kinds, found.chunks, Math.trunc(of.pp));
-    const head = found.head < 0 ? each.length + found.head : found.head;
+  const total = found.chunks.reduce((a, b) => a + b, 0), count = found.chunks.length;
+  const whole2 = total === of.layers && found.chunks.every((x) => x >= 0), pp = Math.trunc(of.pp);
+  const unlike = of.kinds !== null && whole2;
+  if (unlike || of.fold !== "loop") {
+    const plain2 = found.chunks.map((x, k) => k === count - 1 ? x + of.further : x);
+    const each = onRanks(unlike ? loads(of.kinds, found.chunks) : plain2, pp, of.fold);
+    const head = found.head < 0 ? rankOf(count - 1, pp, of.fold) : found.head;
     found = { ...found, fullest: Math.max(...each), last: each[head] };
   }
   const fullest = Math.max(found.fullest, found.last);
@@ -951,6 +966,27 @@ var Resolver = class {
   plain(values) {
     return Object.fromEntries(Object.entries(values).filter(([, each]) => !isRule(each)));
   }
+  rules(schedule) {
+    const { schedules } = this.catalog.data;
+    if (!(schedule in schedules))
+      throw new InputError(`schedule: expected one of ${Object.keys(schedules)}; got ${schedule}`);
+    return schedules[schedule];
+  }
+  /** The pipeline's schedule, on one stage 1F1B; throws InputError where it does not run so. */
+  schedule(values, of) {
+    const { interleave, pp } = of;
+    const chosen2 = String(values.schedule || (interleave > 1 ? "interleaved" : "1f1b"));
+    const rules = this.rules(chosen2), folded = rules.fold !== "loop";
+    if (folded && pp <= 1) return this.schedule({}, of);
+    if (rules.chunks && interleave !== rules.chunks)
+      throw new InputError(`interleave: expected ${rules.chunks} for the schedule ${chosen2}; got ${interleave}`);
+    const batches = of.global_batch / (of.dp * of.micro_batch);
+    if (folded && !allows(rules, pp, batches))
+      throw new InputError(
+        `schedule ${chosen2}: expected pp a multiple of ${rules.multiple}, and at least ${rules.fill * pp} micro-batches, a multiple of ${rules.pairs}; got pp = ${pp}, ${batches}`
+      );
+    return chosen2;
+  }
   layout(question, at, values) {
     const etp = question.number("etp") || 1, ranks = at.dp * at.tp * at.cp;
     const given = question.number("zero_stage");
@@ -958,6 +994,8 @@ var Resolver = class {
     const written = values.shard ?? question.number("shard") ?? null;
     const shard = zero === 0 ? 1 : written !== null ? Number(written) : at.dp;
     const filled = (name) => question.number(name) ?? Number(values[name] || 1);
+    const chosen2 = String(question.settings.schedule ?? values.schedule ?? "");
+    const chunks = at.pp > 1 && chosen2 ? this.rules(chosen2).chunks : 0;
     return {
       dp: at.dp,
       tp: at.tp,
@@ -968,7 +1006,7 @@ var Resolver = class {
       sp: Number(values.sp ?? question.number("sp") ?? Number(at.tp > 1)),
       zero,
       shard,
-      interleave: filled("interleave"),
+      interleave: chunks > 1 ? question.number("interleave") ?? chunks : filled("interleave"),
       micro_batch: filled("micro_batch"),
       global_batch: question.need("global_batch")
     };
@@ -1082,7 +1120,7 @@ var Resolver = class {
     const open = given <= 0 && known2 >= 0;
     return sized(found, { tied_embeddings: open ? known2 : Number(tied) });
   }
-  stageLeaves(question, at, values, built, interleave) {
+  stageLeaves(question, at, values, built, interleave, fold2) {
     const text = question.text("stage_layers"), count = question.need("n_layers");
     const written = text.split(/\s+/).filter(Boolean).map(Number);
     const sum = written.reduce((a, b) => a + b, 0);
@@ -1093,7 +1131,7 @@ var Resolver = class {
     const head = headCost(width, value(built, "d_ff", width), own(built.model, "vocab"));
     const whole2 = own(built.model, "n_layers");
     const kinds = this.kinds(built, whole2);
-    const of = { layers: whole2, head, pp: at.pp, interleave, further: layers(built) - whole2, kinds };
+    const of = { layers: whole2, head, pp: at.pp, interleave, further: layers(built) - whole2, kinds, fold: fold2 };
     return stages(String(values.stages ?? "counted"), of, written);
   }
   kinds(built, whole2) {
@@ -1138,16 +1176,13 @@ var Resolver = class {
     for (const name of Object.keys(data.leaves))
       if (name in soft.values) leaves[name] = Number(soft.values[name]);
     const { interleave } = soft.layout;
-    const [excess, displaced] = this.stageLeaves(question, at, soft.values, raw, interleave);
+    const schedule = this.schedule(soft.values, soft.layout), { fold: fold2 } = this.rules(schedule);
+    const [excess, displaced] = this.stageLeaves(question, at, soft.values, raw, interleave, fold2);
+    for (const [name, of] of Object.entries(data.mixed)) leaves[name] = Number(of === schedule);
     Object.assign(leaves, { stage_excess: excess, head_displaces: displaced }, soft.layout, {
       flash: Number(question.text("attention") !== "none"),
       operand_bytes: data.operands[precisionOf(this.catalog, question)]
     });
-    const schedule = String(soft.values.schedule || (interleave > 1 ? "interleaved" : "1f1b"));
-    if (interleave > 1 && schedule !== "interleaved")
-      throw new InputError(`interleave: expected 1 for the schedule ${schedule}`);
-    if (schedule !== "interleaved" && schedule !== "1f1b")
-      throw new InputError(`schedule ${schedule}: not on this page; ask \`dmodel predict\``);
     if ("placement" in soft.values)
       throw new InputError("placement: not on this page; ask `dmodel predict`");
     const cluster = machine(this.catalog, question, soft.values);
@@ -2049,12 +2084,16 @@ var Job = class {
   tellsApart(name, one, other) {
     return this.asked.includes(name) && this.outcome(name, one) !== this.outcome(name, other);
   }
+  /** The schedule of a pipeline where nothing says it. */
+  schedule() {
+    return String(this.decided({ pp: 2 }).schedule ?? "1f1b");
+  }
   /** How layers lie on stages: `stage_excess` and `head_displaces`. */
-  stages(built, pp, interleave) {
+  stages(built, pp, interleave, fold2) {
     const { model } = built, whole2 = own(model, "n_layers");
     const head = headCost(own(model, "d_model"), ffWidth(built), own(model, "vocab"));
     const kinds = this.resolver.kinds(built, whole2), further = layers(built) - whole2;
-    return stages(this.way, { layers: whole2, head, pp, interleave, further, kinds }, []);
+    return stages(this.way, { layers: whole2, head, pp, interleave, further, kinds, fold: fold2 }, []);
   }
 };
 
@@ -2071,7 +2110,7 @@ function divisors(n) {
 }
 var product = (numbers) => numbers.reduce((a, b) => a * b, 1);
 var Space = class {
-  constructor(built, job, devices, batch, sizes, choices, usual, flash, placement, counted2) {
+  constructor(built, job, devices, batch, sizes, choices, usual, flash, placement, rules, counted2) {
     this.built = built;
     this.job = job;
     this.devices = devices;
@@ -2081,6 +2120,7 @@ var Space = class {
     this.usual = usual;
     this.flash = flash;
     this.placement = placement;
+    this.rules = rules;
     this.layers = own(built.model, "n_layers");
     this.length = own(built.model, "seq_len");
     this.experts = Math.trunc(value(built, "n_experts", 1));
@@ -2096,6 +2136,7 @@ var Space = class {
   usual;
   flash;
   placement;
+  rules;
   layers;
   length;
   experts;
@@ -2118,6 +2159,7 @@ var Space = class {
         for (const pp of divisors(this.devices / (tp * cp))) {
           const dp = this.devices / (tp * cp * pp);
           if (!this.has("pp", pp) || !this.stages(pp)[1].includes(1) || this.batch % dp) continue;
+          if (!this.runs(dp, pp).length) continue;
           for (const ep of divisors(this.experts))
             if (this.has("ep", ep) && dp * tp * cp % ep === 0) found.push({ dp, tp, cp, pp, ep });
         }
@@ -2136,9 +2178,9 @@ var Space = class {
     return allowed.filter((x) => splits || !x);
   }
   options(split) {
-    const [perStage, chunks] = this.stages(split.pp);
+    const [perStage] = this.stages(split.pp);
     return {
-      runs: this.runs(split, chunks),
+      runs: this.runs(split.dp, split.pp),
       recompute: this.recompute(perStage),
       sharding: this.sharding(split),
       sp: this.spTaken(split)
@@ -2160,16 +2202,20 @@ var Space = class {
     const layout = { ...split, etp: 1, zero: 0, shard: 1 };
     return [...new Set(offered.map((sp) => Math.trunc(this.job.meant({ ...layout, sp }).sp)))];
   }
-  /** Chunks of a stage and micro-batch. */
-  runs(split, chunks) {
-    const share = this.batch / split.dp, { pp } = split, { schedules } = this.choices;
+  runs(dp, pp) {
+    const share = this.batch / dp, { schedules } = this.choices, chunks = this.stages(pp)[1];
     const batches = divisors(share).filter((b) => Number.isInteger(Math.log2(b)));
-    if (pp === 1) return batches.map((b) => [1, b]);
-    const whole2 = schedules.includes("1f1b");
-    const found = whole2 ? batches.map((b) => [1, b]) : [];
+    if (pp === 1) return batches.map((b) => ["1f1b", 1, b]);
+    const found = [];
+    for (const name of schedules) {
+      const rules = this.rules[name];
+      if (chunks.includes(rules.chunks)) {
+        for (const b of batches) if (allows(rules, pp, share / b)) found.push([name, rules.chunks, b]);
+      }
+    }
     if (!schedules.includes("interleaved")) return found;
-    for (const v of whole2 ? chunks.slice(1) : chunks)
-      for (const b of batches) if (v === 1 || share / b % pp === 0) found.push([v, b]);
+    for (const v of schedules.includes("1f1b") ? chunks.slice(1) : chunks)
+      for (const b of batches) if (v === 1 || share / b % pp === 0) found.push(["interleaved", v, b]);
     return found;
   }
   recompute(perStage) {
@@ -2218,7 +2264,7 @@ function even(x) {
 }
 
 // search.ts
-var SCHEDULES = ["1f1b", "interleaved"];
+var USUAL = ["1f1b", "interleaved"];
 var CHOSEN = [
   "dp",
   "tp",
@@ -2259,21 +2305,24 @@ var Search = class {
     if (devices > sizes[sizes.length - 1])
       throw new InputError(`the network has ${sizes[sizes.length - 1]} devices; got ${devices}`);
     const plan = base.plan;
+    const offered = this.choices(of, own2), known2 = [...USUAL, of.schedule()];
+    const left = offered.schedules.filter((name) => !known2.includes(name));
+    const searched = { ...offered, schedules: offered.schedules.filter((name) => !left.includes(name)) };
     const space = new Space(
       found.built,
       of,
       devices,
       batch,
       sizes.filter(Number.isFinite),
-      this.choices(of, own2),
+      searched,
       search,
       Boolean(plan.software.flash),
       ["tp", "cp", "ep", "dp", "pp"],
+      catalog.data.schedules,
       (built, mark) => this.counted(built, mark)
     );
     const batched = { ...base, plan: { ...base.plan, global_batch: batch } };
     const program = this.program(found.built, batched, whole2.spread);
-    const left = this.choices(of, own2).schedules.filter((name) => !SCHEDULES.includes(name));
     const result = this.over(space, of, found.built, program, whole2.spread, base.cluster.chip.hbm_bytes, top, tell);
     return { ...result, left };
   }
@@ -2335,19 +2384,21 @@ var Search = class {
     };
   }
   over(space, job, built, program, spread, room, top, tell) {
-    const { search, leaves } = this.model.catalog.data;
+    const { search, leaves, schedules, mixed } = this.model.catalog.data;
+    const ofMix = Object.keys(mixed);
     const share = Math.exp(spread * search.deviations), { x, y } = program;
     const splits = space.degrees().map((split) => ({ split, of: space.options(split) }));
     const total = splits.reduce((sum, { of }) => sum + of.runs.length * of.recompute.length * of.sharding.length * of.sp.length, 0);
-    const ranks = new Ranks(top, search.plainness, search.digits);
+    const ranks = new Ranks(top, search.plainness, search.digits, Object.keys(schedules));
     const [time, memory, mfu, risk] = ["outputs.step_time_s", "outputs.memory_bytes", "outputs.mfu", "oom_probability"].map(program.out);
     const decided = job.leaves.map((name) => [name, program.at(name)]);
-    const place = Object.fromEntries(CHOSEN.map((name) => [name, program.at(name)]));
+    const place = Object.fromEntries([...CHOSEN, ...ofMix].map((name) => [name, program.at(name)]));
     const layers2 = place.recompute_layers, cores = place.recompute_attention;
     const lain = /* @__PURE__ */ new Map(), most = room * share;
-    let considered = 0, feasible = 0, closest = null;
+    let considered = 0, feasible = 0, closest = null, now = USUAL[0];
     const take = () => ({
       layout: Object.fromEntries(CHOSEN.map((name) => [name, x[place[name]]])),
+      schedule: now,
       seconds: y[time],
       bytes: y[memory],
       mfu: y[mfu],
@@ -2366,9 +2417,11 @@ var Search = class {
     };
     for (const { split, of } of splits) {
       const { dp, pp } = split;
-      for (const [interleave, micro_batch] of of.runs) {
-        const key = `${pp} ${interleave}`;
-        if (!lain.has(key)) lain.set(key, job.stages(built, pp, interleave));
+      for (const [schedule, interleave, micro_batch] of of.runs) {
+        const { fold: fold2 } = schedules[schedule], key = `${pp} ${interleave} ${fold2}`;
+        if (!lain.has(key)) lain.set(key, job.stages(built, pp, interleave, fold2));
+        for (const name of ofMix) x[place[name]] = Number(mixed[name] === schedule);
+        now = schedule;
         const [stage_excess, head_displaces] = lain.get(key);
         for (const sp of of.sp) for (const [zero, shard, reshard] of of.sharding) {
           const ranksOfShard = zero > 0 ? Math.max(shard, 1) : 1;
@@ -2398,14 +2451,16 @@ var Search = class {
   }
 };
 var Ranks = class {
-  constructor(top, plainness, digits) {
+  constructor(top, plainness, digits, schedules) {
     this.top = top;
     this.plainness = plainness;
     this.digits = digits;
+    this.schedules = schedules;
   }
   top;
   plainness;
   digits;
+  schedules;
   best = [];
   keys = [];
   rounded(merit) {
@@ -2416,6 +2471,7 @@ var Ranks = class {
     const merit = this.rounded(seconds), last = this.keys[this.keys.length - 1];
     if (this.keys.length === this.top && merit > last[0]) return;
     const found = take(), key = [merit, ...this.plainness.map((name) => {
+      if (name === "schedule") return this.schedules.indexOf(found.schedule);
       const value2 = found.layout[name.replace("-", "")] ?? 0;
       return name.startsWith("-") ? -value2 : value2;
     })];

@@ -36,6 +36,12 @@ export interface Data {
   operands: Table<number>; usual: string[]; bytes: string[]; modules: Table<Table<number>>;
   ofParts: string[]; fromModel: string[]; quantities: Table<{ part: string; leaf: string }>;
   constants: Table<number>; needs: Table<string>; search: Searching; configs: Configs;
+  /** What schedules ask of a layout, in the order of their codes; the leaf that stands for each but 1F1B. */
+  schedules: Table<Rules>; mixed: Table<string>;
+}
+/** dmodel/records/schedule.py. */
+export interface Rules {
+  chunks: number; fold: string; copies: number; multiple: number; pairs: number; fill: number;
 }
 /** What a search over layouts varies, and what facts may ask of a layout. */
 export interface Searching {

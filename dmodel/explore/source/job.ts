@@ -141,11 +141,16 @@ export class Job {
     return this.asked.includes(name) && this.outcome(name, one) !== this.outcome(name, other);
   }
 
+  /** The schedule of a pipeline where nothing says it. */
+  schedule(): string {
+    return String(this.decided({ pp: 2 }).schedule ?? "1f1b");
+  }
+
   /** How layers lie on stages: `stage_excess` and `head_displaces`. */
-  stages(built: Built, pp: number, interleave: number): [number, number] {
+  stages(built: Built, pp: number, interleave: number, fold: string): [number, number] {
     const { model } = built, whole = own(model, "n_layers");
     const head = headCost(own(model, "d_model"), ffWidth(built), own(model, "vocab"));
     const kinds = this.resolver.kinds(built, whole), further = layers(built) - whole;
-    return stages(this.way, { layers: whole, head, pp, interleave, further, kinds }, []);
+    return stages(this.way, { layers: whole, head, pp, interleave, further, kinds, fold }, []);
   }
 }

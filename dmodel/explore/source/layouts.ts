@@ -1,6 +1,6 @@
 /** Rules of software that take arithmetic: dmodel/layouts.py and dmodel/stages.py, written twice. */
 
-import { InputError, type Rule, type Table } from "./catalog";
+import { InputError, type Rule, type Rules, type Table } from "./catalog";
 import type { Words } from "./facts";
 
 const number = (words: Words, name: string) => Number(words[name]);
@@ -26,14 +26,14 @@ export const RULES: Table<(words: Words, of: Rule) => number | null> = {
 export interface Kinds { order: number[]; costs: number[]; further: number }
 export interface Pipeline {
   layers: number; head: number; pp: number; interleave: number; further: number;
-  kinds: Kinds | null;
+  kinds: Kinds | null; fold: string;
 }
 interface Stages { fullest: number; last: number; chunks: number[]; head: number }
 
 const ENDS = 2;
 
 /** What stages hold: layers of the fullest one, and of the one with the head. */
-export function held(of: Omit<Pipeline, "head" | "kinds">): [number, number] {
+export function held(of: Omit<Pipeline, "head" | "kinds" | "fold">): [number, number] {
   const { layers, pp, interleave: v, further } = of;
   const each = Math.floor((layers + ENDS) / (pp * v)), over = layers + ENDS - each * pp * v;
   const rounds = Math.floor(over / pp), more = over - rounds * pp;
@@ -100,36 +100,53 @@ const STAGES: Table<(of: Pipeline) => Stages> = {
 function asWritten(written: number[], of: Pipeline): Stages {
   const v = Math.trunc(of.interleave), chunks: number[] = [];
   for (let k = 0; k < v; k++)
-    for (const n of written) chunks.push(Math.floor((n + v - 1 - k) / v));
+    for (const n of of.fold === "v" && k % 2 ? [...written].reverse() : written) chunks.push(Math.floor((n + v - 1 - k) / v));
   const last = written[written.length - 1] + of.further;
   return { fullest: Math.max(...written), last, chunks, head: -1 };
 }
 
-function loads(kinds: Kinds, chunks: number[], pp: number): number[] {
-  const found = Array(pp).fill(0);
+function loads(kinds: Kinds, chunks: number[]): number[] {
   let layer = 0, end = 0;
   const taken = [0];
   for (const kind of kinds.order) taken.push(taken[taken.length - 1] + kinds.costs[kind]);
-  chunks.forEach((chunk, k) => {
+  return chunks.map((chunk, k) => {
     end += chunk;
     const stop = Math.round(end);
     let each = taken[stop] - taken[layer];
     if (k === chunks.length - 1) each += kinds.further;
-    found[k % pp] += each;
     layer = stop;
+    return each;
   });
-  return found;
 }
+
+function rankOf(chunk: number, pp: number, fold: string): number {
+  const turn = Math.floor(chunk / pp), place = chunk - turn * pp;
+  return fold === "v" && turn % 2 ? pp - 1 - place : place;
+}
+
+/** What ranks hold of what chunks in order do; of two copies of the model the mean of both. */
+function onRanks(each: number[], pp: number, fold: string): number[] {
+  const found: number[] = Array(pp).fill(0);
+  each.forEach((x, k) => { found[rankOf(k, pp, fold)] += x; });
+  return fold === "both" ? found.map((x, i) => (x + found[pp - 1 - i]) / 2) : found;
+}
+
+/** Whether a schedule runs on so many ranks with so many micro-batches. */
+export const allows = (of: Rules, pp: number, batches: number) =>
+  pp % of.multiple === 0 && batches >= of.fill * pp && batches % of.pairs === 0;
 
 /** Layers of the fullest stage beyond the mean, and how many fewer the one with the head holds. */
 export function stages(way: string, of: Pipeline, written: number[]): [number, number] {
   if (of.pp <= 1) return [0, 0];
   if (!(way in STAGES)) throw new InputError(`stages: expected one of ${Object.keys(STAGES)}`);
   let found = written.length ? asWritten(written, of) : STAGES[way](of);
-  const total = found.chunks.reduce((a, b) => a + b, 0);
-  if (of.kinds !== null && total === of.layers) {
-    const each = loads(of.kinds, found.chunks, Math.trunc(of.pp));
-    const head = found.head < 0 ? each.length + found.head : found.head;
+  const total = found.chunks.reduce((a, b) => a + b, 0), count = found.chunks.length;
+  const whole = total === of.layers && found.chunks.every((x) => x >= 0), pp = Math.trunc(of.pp);
+  const unlike = of.kinds !== null && whole;
+  if (unlike || of.fold !== "loop") {
+    const plain = found.chunks.map((x, k) => (k === count - 1 ? x + of.further : x));
+    const each = onRanks(unlike ? loads(of.kinds!, found.chunks) : plain, pp, of.fold);
+    const head = found.head < 0 ? rankOf(count - 1, pp, of.fold) : found.head;
     found = { ...found, fullest: Math.max(...each), last: each[head] };
   }
   const fullest = Math.max(found.fullest, found.last);

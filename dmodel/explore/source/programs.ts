@@ -43,8 +43,10 @@ export function outputs(program: Program, records: unknown, all: boolean): Table
 
 /** A plan from flat names; `homes` says which record has each. */
 export function planOf(leaves: Table<number>, homes: Table<string>): Plan {
-  const plan: Plan = { global_batch: leaves.global_batch, layout: {}, precision: {}, software: {} };
+  const mix: Table<number> = {}, layout = { mix } as unknown as Table<number>;
+  const plan: Plan = { global_batch: leaves.global_batch, layout, precision: {}, software: {} };
   for (const [name, value] of Object.entries(leaves))
-    if (homes[name] !== "plan") (plan[homes[name]] as Table<number>)[name] = value;
+    if (homes[name] === "layout.mix") mix[name] = value;
+    else if (homes[name] !== "plan") (plan[homes[name]] as Table<number>)[name] = value;
   return plan;
 }

@@ -2,7 +2,7 @@
 
 import { type Catalog, type Fact, InputError, remembered, type Table, type Value } from "./catalog";
 import { Facts, isRule, type Words } from "./facts";
-import { headCost, RULES, stages } from "./layouts";
+import { allows, headCost, RULES, stages } from "./layouts";
 import { machine, precisionOf } from "./machine";
 import {
   type Built, columnsOf, having, layers, Models, own, shortened, sized, type Sizes,
@@ -190,6 +190,30 @@ export class Resolver {
     return Object.fromEntries(Object.entries(values).filter(([, each]) => !isRule(each)));
   }
 
+  private rules(schedule: string) {
+    const { schedules } = this.catalog.data;
+    if (!(schedule in schedules))
+      throw new InputError(`schedule: expected one of ${Object.keys(schedules)}; got ${schedule}`);
+    return schedules[schedule];
+  }
+
+  /** The pipeline's schedule, on one stage 1F1B; throws InputError where it does not run so. */
+  private schedule(values: Table<Value>, of: Sizes): string {
+    const { interleave, pp } = of;
+    const chosen = String(values.schedule || (interleave > 1 ? "interleaved" : "1f1b"));
+    const rules = this.rules(chosen), folded = rules.fold !== "loop";
+    if (folded && pp <= 1) return this.schedule({}, of);
+    if (rules.chunks && interleave !== rules.chunks)
+      throw new InputError(`interleave: expected ${rules.chunks} for the schedule ${chosen}; got ${interleave}`);
+    const batches = of.global_batch / (of.dp * of.micro_batch);
+    if (folded && !allows(rules, pp, batches))
+      throw new InputError(
+        `schedule ${chosen}: expected pp a multiple of ${rules.multiple}, and at least ` +
+        `${rules.fill * pp} micro-batches, a multiple of ${rules.pairs}; got pp = ${pp}, ${batches}`,
+      );
+    return chosen;
+  }
+
   private layout(question: Question, at: Degrees, values: Table<Value>): Sizes {
     const etp = question.number("etp") || 1, ranks = at.dp * at.tp * at.cp;
     const given = question.number("zero_stage");
@@ -197,10 +221,13 @@ export class Resolver {
     const written = values.shard ?? question.number("shard") ?? null;
     const shard = zero === 0 ? 1 : written !== null ? Number(written) : at.dp;
     const filled = (name: string) => question.number(name) ?? Number(values[name] || 1);
+    const chosen = String(question.settings.schedule ?? values.schedule ?? "");
+    const chunks = at.pp > 1 && chosen ? this.rules(chosen).chunks : 0;
     return {
       dp: at.dp, tp: at.tp, cp: at.cp, pp: at.pp, ep: Math.min(at.ep, ranks / etp), etp,
       sp: Number(values.sp ?? question.number("sp") ?? Number(at.tp > 1)), zero, shard,
-      interleave: filled("interleave"), micro_batch: filled("micro_batch"),
+      interleave: chunks > 1 ? question.number("interleave") ?? chunks : filled("interleave"),
+      micro_batch: filled("micro_batch"),
       global_batch: question.need("global_batch"),
     };
   }
@@ -325,7 +352,7 @@ export class Resolver {
   }
 
   private stageLeaves(question: Question, at: Degrees, values: Table<Value>, built: Built,
-    interleave: number): [number, number] {
+    interleave: number, fold: string): [number, number] {
     const text = question.text("stage_layers"), count = question.need("n_layers");
     const written = text.split(/\s+/).filter(Boolean).map(Number);
     const sum = written.reduce((a, b) => a + b, 0);
@@ -336,7 +363,7 @@ export class Resolver {
     const head = headCost(width, value(built, "d_ff", width), own(built.model, "vocab"));
     const whole = own(built.model, "n_layers");
     const kinds = this.kinds(built, whole);
-    const of = { layers: whole, head, pp: at.pp, interleave, further: layers(built) - whole, kinds };
+    const of = { layers: whole, head, pp: at.pp, interleave, further: layers(built) - whole, kinds, fold };
     return stages(String(values.stages ?? "counted"), of, written);
   }
 
@@ -385,16 +412,13 @@ export class Resolver {
     for (const name of Object.keys(data.leaves))
       if (name in soft.values) leaves[name] = Number(soft.values[name]);
     const { interleave } = soft.layout;
-    const [excess, displaced] = this.stageLeaves(question, at, soft.values, raw, interleave);
+    const schedule = this.schedule(soft.values, soft.layout), { fold } = this.rules(schedule);
+    const [excess, displaced] = this.stageLeaves(question, at, soft.values, raw, interleave, fold);
+    for (const [name, of] of Object.entries(data.mixed)) leaves[name] = Number(of === schedule);
     Object.assign(leaves, { stage_excess: excess, head_displaces: displaced }, soft.layout, {
       flash: Number(question.text("attention") !== "none"),
       operand_bytes: data.operands[precisionOf(this.catalog, question)],
     });
-    const schedule = String(soft.values.schedule || (interleave > 1 ? "interleaved" : "1f1b"));
-    if (interleave > 1 && schedule !== "interleaved")
-      throw new InputError(`interleave: expected 1 for the schedule ${schedule}`);
-    if (schedule !== "interleaved" && schedule !== "1f1b")
-      throw new InputError(`schedule ${schedule}: not on this page; ask \`dmodel predict\``);
     if ("placement" in soft.values)
       throw new InputError("placement: not on this page; ask `dmodel predict`");
     const cluster = machine(this.catalog, question, soft.values);

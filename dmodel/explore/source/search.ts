@@ -9,13 +9,15 @@ import { Question } from "./resolve";
 import { type Choices, Space } from "./space";
 
 /** A plan of a search: its numbers by name, and what the model says of it. */
-export interface Found { layout: Layout; seconds: number; bytes: number; mfu: number; risk: number }
+export interface Found {
+  layout: Layout; schedule: string; seconds: number; bytes: number; mfu: number; risk: number;
+}
 export interface Result {
   plans: Found[]; considered: number; feasible: number; closest: Found | null; share: number;
-  /** Schedules of pipelines that the page does not know: plans with pipelines are left out. */
+  /** Schedules that the page cannot ask for: plans with pipelines that run so are left out. */
   left: string[];
 }
-const SCHEDULES = ["1f1b", "interleaved"];
+const USUAL = ["1f1b", "interleaved"];
 /** Numbers of a layout that a search chooses, or that follow from what it chooses. */
 const CHOSEN = [
   "dp", "tp", "cp", "pp", "ep", "etp", "sp", "interleave", "micro_batch", "zero", "shard", "reshard",
@@ -48,14 +50,16 @@ export class Search {
     if (devices > sizes[sizes.length - 1])
       throw new InputError(`the network has ${sizes[sizes.length - 1]} devices; got ${devices}`);
     const plan = base.plan as unknown as Table<Table<number>>;
+    const offered = this.choices(of, own), known = [...USUAL, of.schedule()];
+    const left = offered.schedules.filter((name) => !known.includes(name));
+    const searched = { ...offered, schedules: offered.schedules.filter((name) => !left.includes(name)) };
     const space = new Space(
       found.built, of, devices, batch, sizes.filter(Number.isFinite),
-      this.choices(of, own), search, Boolean(plan.software.flash),
-      ["tp", "cp", "ep", "dp", "pp"], (built, mark) => this.counted(built, mark),
+      searched, search, Boolean(plan.software.flash), ["tp", "cp", "ep", "dp", "pp"],
+      catalog.data.schedules, (built, mark) => this.counted(built, mark),
     );
     const batched = { ...base, plan: { ...base.plan, global_batch: batch } };
     const program = this.program(found.built, batched, whole.spread);
-    const left = this.choices(of, own).schedules.filter((name) => !SCHEDULES.includes(name));
     const result = this.over(space, of, found.built, program, whole.spread, base.cluster.chip.hbm_bytes, top, tell);
     return { ...result, left };
   }
@@ -112,21 +116,23 @@ export class Search {
     space: Space, job: Job, built: Built, program: Program, spread: number, room: number,
     top: number, tell: Tell,
   ): Omit<Result, "left"> {
-    const { search, leaves } = this.model.catalog.data;
+    const { search, leaves, schedules, mixed } = this.model.catalog.data;
+    const ofMix = Object.keys(mixed);
     const share = Math.exp(spread * search.deviations), { x, y } = program;
     const splits = space.degrees().map((split) => ({ split, of: space.options(split) }));
     const total = splits.reduce((sum, { of }) =>
       sum + of.runs.length * of.recompute.length * of.sharding.length * of.sp.length, 0);
-    const ranks = new Ranks(top, search.plainness, search.digits);
+    const ranks = new Ranks(top, search.plainness, search.digits, Object.keys(schedules));
     const [time, memory, mfu, risk] =
       ["outputs.step_time_s", "outputs.memory_bytes", "outputs.mfu", "oom_probability"].map(program.out);
     const decided = job.leaves.map((name) => [name, program.at(name)] as [string, number]);
-    const place = Object.fromEntries(CHOSEN.map((name) => [name, program.at(name)]));
+    const place = Object.fromEntries([...CHOSEN, ...ofMix].map((name) => [name, program.at(name)]));
     const layers = place.recompute_layers, cores = place.recompute_attention;
     const lain = new Map<string, [number, number]>(), most = room * share;
-    let considered = 0, feasible = 0, closest: Found | null = null;
+    let considered = 0, feasible = 0, closest: Found | null = null, now = USUAL[0];
     const take = (): Found => ({
       layout: Object.fromEntries(CHOSEN.map((name) => [name, x[place[name]]])),
+      schedule: now,
       seconds: y[time], bytes: y[memory], mfu: y[mfu], risk: y[risk],
     });
     const set = (layout: Layout) => {
@@ -142,9 +148,11 @@ export class Search {
     };
     for (const { split, of } of splits) {
       const { dp, pp } = split;
-      for (const [interleave, micro_batch] of of.runs) {
-        const key = `${pp} ${interleave}`;
-        if (!lain.has(key)) lain.set(key, job.stages(built, pp, interleave));
+      for (const [schedule, interleave, micro_batch] of of.runs) {
+        const { fold } = schedules[schedule], key = `${pp} ${interleave} ${fold}`;
+        if (!lain.has(key)) lain.set(key, job.stages(built, pp, interleave, fold));
+        for (const name of ofMix) x[place[name]] = Number(mixed[name] === schedule);
+        now = schedule;
         const [stage_excess, head_displaces] = lain.get(key)!;
         for (const sp of of.sp) for (const [zero, shard, reshard] of of.sharding) {
           const ranksOfShard = zero > 0 ? Math.max(shard, 1) : 1;
@@ -177,7 +185,7 @@ class Ranks {
 
   constructor(
     private readonly top: number, private readonly plainness: string[],
-    private readonly digits: number,
+    private readonly digits: number, private readonly schedules: string[],
   ) {}
 
   private rounded(merit: number): number {
@@ -189,6 +197,7 @@ class Ranks {
     const merit = this.rounded(seconds), last = this.keys[this.keys.length - 1];
     if (this.keys.length === this.top && merit > last[0]) return;
     const found = take(), key = [merit, ...this.plainness.map((name) => {
+      if (name === "schedule") return this.schedules.indexOf(found.schedule);
       const value = found.layout[name.replace("-", "")] ?? 0;
       return name.startsWith("-") ? -value : value;
     })];

@@ -131,6 +131,7 @@ export function label(found: Found): string {
   const p = found.layout;
   const parts = ["tp", "cp", "ep", "pp", "dp"].filter((n) => p[n] !== 1 || n === "tp" || n === "dp").map((n) => `${n} ${p[n]}`);
   if (p.interleave !== 1) parts.push(`v ${p.interleave}`);
+  if (p.pp !== 1 && !["1f1b", "interleaved"].includes(found.schedule)) parts.push(found.schedule);
   parts.push(`b ${p.micro_batch}`, `zero ${p.zero}`);
   if (p.zero && p.shard !== p.dp) parts.push(`shard ${p.shard}`);
   if (p.zero === 3 && !p.reshard) parts.push("weights kept for the backward pass");

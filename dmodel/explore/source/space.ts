@@ -1,14 +1,16 @@
 /** All valid integer plans of a device count (dmodel/design/space.py). */
 
-import type { Searching, Table } from "./catalog";
+import type { Rules, Searching, Table } from "./catalog";
 import type { Job } from "./job";
-import { held, shortBy } from "./layouts";
+import { allows, held, shortBy } from "./layouts";
 import { type Built, own, value } from "./models";
 
 export interface Degrees { dp: number; tp: number; cp: number; pp: number; ep: number }
+/** Schedule, chunks of a stage, micro-batch. */
+export type Run = [string, number, number];
 /** What may be chosen with some degrees. */
 export interface Options {
-  runs: [number, number][]; recompute: [number, number][]; sharding: [number, number, number][];
+  runs: Run[]; recompute: [number, number][]; sharding: [number, number, number][];
   sp: number[];
 }
 export interface Choices {
@@ -40,7 +42,7 @@ export class Space {
     private readonly built: Built, private readonly job: Job, readonly devices: number,
     readonly batch: number, private readonly sizes: number[], private readonly choices: Choices,
     private readonly usual: Searching, private readonly flash: boolean,
-    private readonly placement: string[], counted: Counted,
+    private readonly placement: string[], private readonly rules: Table<Rules>, counted: Counted,
   ) {
     this.layers = own(built.model, "n_layers");
     this.length = own(built.model, "seq_len");
@@ -70,6 +72,7 @@ export class Space {
         for (const pp of divisors(this.devices / (tp * cp))) {
           const dp = this.devices / (tp * cp * pp);
           if (!this.has("pp", pp) || !this.stages(pp)[1].includes(1) || this.batch % dp) continue;
+          if (!this.runs(dp, pp).length) continue;
           for (const ep of divisors(this.experts))
             if (this.has("ep", ep) && (dp * tp * cp) % ep === 0) found.push({ dp, tp, cp, pp, ep });
         }
@@ -91,9 +94,9 @@ export class Space {
   }
 
   options(split: Degrees): Options {
-    const [perStage, chunks] = this.stages(split.pp);
+    const [perStage] = this.stages(split.pp);
     return {
-      runs: this.runs(split, chunks), recompute: this.recompute(perStage),
+      runs: this.runs(split.dp, split.pp), recompute: this.recompute(perStage),
       sharding: this.sharding(split), sp: this.spTaken(split),
     };
   }
@@ -116,16 +119,19 @@ export class Space {
     return [...new Set(offered.map((sp) => Math.trunc(this.job.meant({ ...layout, sp }).sp)))];
   }
 
-  /** Chunks of a stage and micro-batch. */
-  private runs(split: Degrees, chunks: number[]): [number, number][] {
-    const share = this.batch / split.dp, { pp } = split, { schedules } = this.choices;
+  private runs(dp: number, pp: number): Run[] {
+    const share = this.batch / dp, { schedules } = this.choices, chunks = this.stages(pp)[1];
     const batches = divisors(share).filter((b) => Number.isInteger(Math.log2(b)));
-    if (pp === 1) return batches.map((b) => [1, b]);
-    const whole = schedules.includes("1f1b");
-    const found = whole ? batches.map((b) => [1, b] as [number, number]) : [];
+    if (pp === 1) return batches.map((b) => ["1f1b", 1, b]);
+    const found: Run[] = [];
+    for (const name of schedules) {
+      const rules = this.rules[name];
+      if (chunks.includes(rules.chunks))
+        for (const b of batches) if (allows(rules, pp, share / b)) found.push([name, rules.chunks, b]);
+    }
     if (!schedules.includes("interleaved")) return found;
-    for (const v of whole ? chunks.slice(1) : chunks)
-      for (const b of batches) if (v === 1 || (share / b) % pp === 0) found.push([v, b]);
+    for (const v of schedules.includes("1f1b") ? chunks.slice(1) : chunks)
+      for (const b of batches) if (v === 1 || (share / b) % pp === 0) found.push(["interleaved", v, b]);
     return found;
   }
 
