@@ -120,8 +120,8 @@ def _asking(found: Finding, row: Mapping[str, str]) -> Finding:
     if found.kind != "beyond-peak" or row.get("precision"):
         return found
     asks = (
-        "precision is blank and taken as 16 bits: if it was another, --set precision=fp8 "
-        "(or nvfp4…)"
+        "precision is blank and taken as bf16, or fp16 on a chip without it: if it was another, "
+        "--set precision=fp8 (or nvfp4…)"
     )
     return found._replace(advice="; ".join(filter(None, [found.advice, asks])))
 
