@@ -33,7 +33,7 @@ CHIPS = {
 
 STACKS = {
     "megatron": ("megatron", "nemo", "mt-nlg", "vtrain", "mlperf", "megascale", "flagscale")
-    + ("primus", "slime", "pai-megatron"),
+    + ("primus", "slime", "pai-megatron", "gpt-neox"),
     "nanotron": ("nanotron", "ultrascale", "picotron"),
     "maxtext": ("maxtext", "jax-toolbox-maxtext", "gpu-recipes"),
     "pax": ("jax-toolbox-pax", "pax"),
