@@ -122,7 +122,7 @@ OWN_MEMORY = {
     "raw_gradient_bytes": "the framework's gradients add up in one place",
     "whole_logits": "the framework's ranks of tp have their columns of the logits for the loss",
     "boundary_copies": "the framework's pipeline drops what it has sent",
-    "freed_gradients": "the memory of the framework's gradients stays",
+    "freed_gradients": "gradients keep their memory",
     "eager": "the framework fuses or compiles norms, activations and gates",
     "ends_extra_bytes": "the framework stores embedding and head as it does its layers",
 }
@@ -150,11 +150,7 @@ LAYER_KERNELS = (
 """Kernels of one layer, and what its tensor ranks exchange."""
 
 WHOLE_STEPS = (
-    Usual(
-        "composed",
-        {"composed": 0},
-        "a step that is added up from parts measured apart is run by nobody",
-    ),
+    Usual("composed", {"composed": 0}, "a sum of parts measured apart is run by nobody"),
 )
 """Steps that are run as they are measured."""
 
