@@ -141,11 +141,7 @@ LAYER_KERNELS = (
 """Kernels of one layer, and what its tensor ranks exchange."""
 
 WHOLE_STEPS = (
-    Usual(
-        "composed",
-        {"composed": 0},
-        "a step that is added up from parts measured apart is run by nobody",
-    ),
+    Usual("composed", {"composed": 0}, "a sum of parts measured apart is run by nobody"),
 )
 """Steps that are run as they are measured."""
 
