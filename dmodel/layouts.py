@@ -11,6 +11,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, NamedTuple
 
+from dmodel.errors import InputError
 from dmodel.stages import chunk_layers, held
 from dmodel.unlike import Kinds, loads
 
@@ -164,10 +165,18 @@ def stages(way: str, of: Pipeline, written: tuple[float, ...] = ()) -> Stages:
     """Layers of the stages of a pipeline: as written, else by a way of `STAGES`.
 
     The one with the head may be the fullest. Without a pipeline all layers lie on one stage.
+
+    Raises:
+      InputError: more chunks than layers with embedding and head.
     """
     if of.pp <= 1.0:
         return Stages(of.layers + of.n_mtp, of.layers + of.n_mtp)
     found = _as_written(written, of) if written else STAGES[way](of)
+    if min(found.chunks, default=0.0) < 0.0:
+        raise InputError(
+            f"interleave: {of.pp * of.interleave:g} chunks are more than the {of.layers:g} layers "
+            "with embedding and head; take fewer chunks per stage"
+        )
     if of.kinds is not None and sum(found.chunks) == of.layers:
         each = loads(of.kinds, found.chunks, int(of.pp))
         said = f"{found.said + '; ' if found.said else ''}unlike layers count by their FLOPs"
