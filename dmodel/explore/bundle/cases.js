@@ -586,6 +586,8 @@ function stages(way, of, written) {
   if (of.pp <= 1) return [0, 0];
   if (!(way in STAGES)) throw new InputError(`stages: expected one of ${Object.keys(STAGES)}`);
   let found = written.length ? asWritten(written, of) : STAGES[way](of);
+  if (Math.min(0, ...found.chunks) < 0)
+    throw new InputError(`interleave: ${of.pp * of.interleave} chunks are more than the ${of.layers} layers with embedding and head; take fewer chunks per stage`);
   const total = found.chunks.reduce((a, b) => a + b, 0);
   if (of.kinds !== null && total === of.layers) {
     const each = loads(of.kinds, found.chunks, Math.trunc(of.pp));
