@@ -110,10 +110,6 @@ class Laid(NamedTuple):
     chunks: tuple[float, ...]
 
 
-ENDS = 2.0
-"""Chunks that may hold no layer but the embedding or the head [count]."""
-
-
 def stage_leaves(
     question: Question,
     at: Degrees,
@@ -131,13 +127,6 @@ def stage_leaves(
     written, layers = written_stages(question), float(model.n_layers)
     if at.pp <= 1.0:
         return Laid(0.0, 0.0, (layers,))
-    chunks = at.pp * interleave
-    if not written and chunks > layers + ENDS:
-        raise InputError(
-            f"interleave: {at.pp:g} stages of {interleave:g} chunks are {chunks:g}, more than the "
-            f"{layers:g} layers with embedding and head; at most {(layers + ENDS) // at.pp:g} "
-            "chunks per stage"
-        )
     width = value(model, "d_ff", model.d_model)
     head = layouts.head_cost(*(float(x) for x in (model.d_model, width, model.vocab)))
     further = float(model.layers - model.n_layers)

@@ -11,6 +11,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, NamedTuple
 
+from dmodel.errors import InputError
 from dmodel.stages import chunk_layers, held, last_rank, on_ranks
 from dmodel.unlike import Kinds, loads
 
@@ -166,13 +167,19 @@ def stages(way: str, of: Pipeline, written: tuple[float, ...] = ()) -> Stages:
 
     The one with the head may be the fullest. Without a pipeline all layers lie on one stage. Where
     a rank has two of the stages in turn (`records.FOLDS`), a stage is what a rank has.
+
+    Raises:
+      InputError: more chunks than layers with embedding and head.
     """
     if of.pp <= 1.0:
         return Stages(of.layers + of.n_mtp, of.layers + of.n_mtp)
     found = _as_written(written, of) if written else STAGES[way](of)
-    # more chunks than layers leave less than none for the last one
-    whole = sum(found.chunks) == of.layers and min(found.chunks) >= 0.0
-    if of.kinds is not None and whole:
+    if min(found.chunks, default=0.0) < 0.0:
+        raise InputError(
+            f"interleave: {of.pp * of.interleave:g} chunks are more than the {of.layers:g} layers "
+            "with embedding and head; take fewer chunks per stage"
+        )
+    if of.kinds is not None and sum(found.chunks) == of.layers:
         each = on_ranks(loads(of.kinds, found.chunks), int(of.pp), of.fold)
         said = f"{found.said + '; ' if found.said else ''}unlike layers count by their FLOPs"
         found = found._replace(fullest=each.max(), last=each[_head(found, of)], said=said)

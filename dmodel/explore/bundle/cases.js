@@ -598,9 +598,10 @@ function stages(way, of, written) {
   if (of.pp <= 1) return [0, 0];
   if (!(way in STAGES)) throw new InputError(`stages: expected one of ${Object.keys(STAGES)}`);
   let found = written.length ? asWritten(written, of) : STAGES[way](of);
+  if (Math.min(0, ...found.chunks) < 0)
+    throw new InputError(`interleave: ${of.pp * of.interleave} chunks are more than the ${of.layers} layers with embedding and head; take fewer chunks per stage`);
   const total = found.chunks.reduce((a, b) => a + b, 0), count = found.chunks.length;
-  const whole2 = total === of.layers && found.chunks.every((x) => x >= 0), pp = Math.trunc(of.pp);
-  const unlike = of.kinds !== null && whole2;
+  const pp = Math.trunc(of.pp), unlike = of.kinds !== null && total === of.layers;
   if (unlike || of.fold !== "loop") {
     const plain2 = found.chunks.map((x, k) => k === count - 1 ? x + of.further : x);
     const each = onRanks(unlike ? loads(of.kinds, found.chunks) : plain2, pp, of.fold);
