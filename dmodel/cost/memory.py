@@ -13,7 +13,7 @@ from dmodel import counts, struct
 from dmodel.blocks.part import LAST, SUMMED
 from dmodel.footprint import LEAST, Footprint
 from dmodel.once import once
-from dmodel.records import Model, Plan, weight_copies
+from dmodel.records import Model, Plan, ends_together, weight_copies
 from dmodel.smooth import ramp
 from dmodel.tables import layer, layer_keeps
 from dmodel.types import Array, at_hand, each, larger, smaller
@@ -205,7 +205,9 @@ def moments(
     pass they take the place of what layers kept (`Software.freed_gradients`).
 
     Where stages are not alike (`Layout.stage_excess`), the first one counts as the fullest, and the
-    last one holds the states of as many layers.
+    last one holds the states of as many layers. Where a schedule puts both ends on one rank, and
+    that rank holds fewer layers for them, the fullest in the backward pass is another, without
+    ends; it is the one with the ends at the loss.
 
     Args:
       in_flight, in_flight_last: micro-batches of a whole stage whose activations are alive at once
@@ -214,8 +216,9 @@ def moments(
         loss is that of the backward pass.
     """
     layout, bits = plan.layout, plan.precision
-    states, gathered, updated = _states(model, plan, footprint)
     layers = counts.stage_layers(model, plan)
+    states, gathered, updated = _states(model, plan, footprint, layers)
+    inner, outer = _apart(model, plan, footprint, (states, gathered), layers)
     again = layout.recompute_layers * (1.0 - footprint.kept)
     more = footprint.activation * (1.0 + footprint.copies * (1.0 - 1.0 / layout.tp))
     layer = more * layer_activation_bytes(model, plan.having(recompute_layers=again))
@@ -239,19 +242,18 @@ def moments(
     )
     ahead = footprint.gathered * layers * gathered_bytes(model, plan, in_flight)
     ahead = ahead + boundary_bytes(model, plan, in_flight)
-    passing = states.replace(buffers=states.buffers + gathered)
     backward = first * layer + recomputed * working + ahead
-    freed = plan.software.freed_gradients * states.gradients
     told = 1.0 - ramp(layout.pp - 1.0) * (1.0 - footprint.last_stage)
-    none_yet = 1.0 - ramp(plan.n_microbatches - 1.0)
+    only = 1.0 - ramp(plan.n_microbatches - 1.0)
+    freed = plan.software.freed_gradients
     return {
-        "loss": passing.replace(
-            gradients=states.gradients - none_yet * freed,
+        "loss": outer.replace(
+            gradients=outer.gradients * (1.0 - only * freed),
             activations=backward + told * (smaller(first, final) * layer - backward),
             logits=told * logits,
         ),
-        "backward": passing.replace(
-            gradients=states.gradients - none_yet * smaller(freed, first * layer),
+        "backward": inner.replace(
+            gradients=inner.gradients - only * smaller(freed * inner.gradients, first * layer),
             activations=backward,
         ),
         "update": states.replace(optimizer=states.optimizer + updated),
@@ -266,13 +268,39 @@ def _at_work(model: Model, plan: Plan) -> Array:
     return kept.total + plan.software.eager * (kept.dense + kept.shared + kept.experts)
 
 
-def _states(model: Model, plan: Plan, footprint: Footprint) -> tuple[Memory, Array, Array]:
+def _apart(
+    model: Model, plan: Plan, footprint: Footprint, alike: tuple[Memory, Array], layers: Array
+) -> tuple[Memory, Memory]:
+    """States, with gathered weights among the buffers, of the rank that is the fullest in the
+    backward pass and of the one with the head. alike: of a rank that is both."""
+    together = ends_together(plan.layout)
+    apart = together * ramp(plan.layout.head_displaces)
+    fewer = layers - apart * plan.layout.head_displaces
+    if isinstance(together, float) and together == 0.0:
+        both = alike[0].replace(buffers=alike[0].buffers + alike[1])
+        return both, both
+    found = (
+        _states(model, plan, footprint, layers, 1.0 - apart)[:2],
+        _states(model, plan, footprint, fewer)[:2],
+    )
+    inner, outer = (of.replace(buffers=of.buffers + gathered) for of, gathered in found)
+    return inner, outer
+
+
+def _states(
+    model: Model, plan: Plan, footprint: Footprint, layers: Array, ends: Array = 1.0
+) -> tuple[Memory, Array, Array]:
     """What a device holds whatever the moment; the weights that it gathers; what the update takes
-    beside the optimizer's state [byte]; what waits in the host's memory is not among them."""
+    beside the optimizer's state [byte]; what waits in the host's memory is not among them.
+
+    Args:
+      layers: that it holds [count]. ends: share of the stage's embedding and head.
+    """
     layout, bits = plan.layout, plan.precision
-    layers = counts.stage_layers(model, plan)
     found, share = counts.residents(model, plan), layers * layout.pp / model.layers
-    parts = found.replace(layers=share * found.layers, experts=share * found.experts)
+    parts = found.replace(
+        layers=share * found.layers, experts=share * found.experts, ends=ends * found.ends
+    )
     copies, alive = weight_copies(layout), 1.0 - layout.reshard * (1.0 - smaller(2.0 / layers, 1.0))
     several = ramp(plan.n_microbatches - 1.0)
     whole = (
