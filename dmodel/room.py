@@ -171,8 +171,12 @@ def candidates(asked: Asked, plan: Plan) -> Iterator[Named]:
     yield from ({"zero_stage": float(stage)} for stage in _stages(asked, float(layout.zero)))
     yield from _degrees(asked, plan)
     yield {"offload": 1.0}
-    yield from ({"n_accel": n * asked.devices} for n in (2, 4, 8))
+    yield from _more_devices(asked)
     yield from _training(asked)
+
+
+def _more_devices(asked: Asked) -> Iterator[Named]:
+    return ({"n_accel": n * asked.devices} for n in (2, 4, 8))
 
 
 def _training(asked: Asked) -> Iterator[Named]:

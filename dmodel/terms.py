@@ -1,5 +1,4 @@
-"""The registry of terms of a step: what each counts, its formula, what hides it, its source, and
-the work of a case that it depends on."""
+"""The registry of terms of a step: what each counts, its formula, what hides it, its source."""
 
 from __future__ import annotations
 
@@ -204,11 +203,10 @@ def _transfer(case: Case, seconds: float) -> list[Amount]:
 
 
 def _bubble(case: Case, seconds: float) -> list[Amount]:
-    layout, m = case.plan.layout, case.plan.n_microbatches
     return [
         *_group(case, "pp"),
-        Amount("model chunks of a stage", float(layout.interleave), "1"),
-        Amount("micro-batches", float(m), "micro-batch"),
+        Amount("model chunks of a stage", float(case.plan.layout.interleave), "1"),
+        Amount("micro-batches", float(case.plan.n_microbatches), "micro-batch"),
         Amount("idle slots", float(idle_slots(case.plan)), "micro-batch"),
     ]
 

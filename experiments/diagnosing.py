@@ -23,18 +23,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from calibration.fit import fit
-from calibration.predict import predict
-from calibration.traces import Cases, read, to_cases
+from calibration.traces import Cases
 from dmodel import uncertainty
 from dmodel.diagnose.causes import Beliefs, Effect, beliefs
-from dmodel.diagnose.diagnosis import TAIL
 from dmodel.diagnose.posterior import Scaled, Table, posterior, table
 from dmodel.diagnose.responses import responses
 from dmodel.diagnose.subject import Records, Subject, of_profile
 from dmodel.diagnose.variants import variants
-from dmodel.profiles import Profile, load
+from dmodel.profiles import Profile
 from experiments.bases import Bases
+from experiments.flagged import FLAG, verdicts
 from experiments.study import arguments, keep, parse, print_lines, print_paths, run, say, tell
 from experiments.study import rows as published_rows
 
@@ -60,11 +58,6 @@ DRAWN = Effect(*LONGER, tail=300.0)
 OBSERVED, RUNS, RUNS_OF_A_CASE = 4, 3000, 5
 TINY = 1e-9
 """Probability of what is never planted."""
-
-FLAG = "slow-unexplained"
-
-FOLDS = 5
-"""Parts of the rows without a flag, each judged by a fit of the others [count]."""
 
 
 class Planted(NamedTuple):
@@ -321,43 +314,6 @@ def calibration(
                 }
             )
     return lines
-
-
-def verdicts(files: Sequence[str]) -> list[dict[str, Any]]:
-    """Rows of files, apart by their flag: how many are said to be slower or faster than nine of ten
-    such runs, by fits from the shipped profile that have not seen them."""
-    cases = to_cases(read(list(files)))
-    flagged = np.array([FLAG in str(f) for f in cases.labels.flag.tolist()])
-    fold = np.random.default_rng(0).integers(0, FOLDS, len(cases))
-    ratio, share = np.ones(len(cases)), np.full(len(cases), 0.5)
-    for judged in (flagged, *(~flagged & (fold == k) for k in range(FOLDS))):
-        if judged.any():
-            known = cases.take(~flagged & ~judged)
-            ratio[judged], share[judged] = _judged(cases.take(judged), known)
-    missed = np.abs(1.0 / ratio - 1.0) > 0.2
-    groups = {
-        "flagged, missed by more than a fifth": flagged & missed,
-        "flagged": flagged,
-        "not flagged": ~flagged,
-    }
-    return [
-        {
-            "rows": name,
-            "count": int(mask.sum()),
-            "said to be slower": 100.0 * float((share[mask] > 1.0 - TAIL).mean()),
-            "said to be faster": 100.0 * float((share[mask] < TAIL).mean()),
-        }
-        for name, mask in groups.items()
-        if mask.any()
-    ]
-
-
-def _judged(cases: Cases, known: Cases) -> tuple[np.ndarray, np.ndarray]:
-    """Measured over predicted, and the share of such runs that take less, by a fit of some rows."""
-    say(f"fitting {len(known)} rows for {len(cases)} others")
-    found = predict(cases, fit(known, load("generic")) if len(known) else None)
-    ratio = cases.labels.step_time_s / found.step_time_s
-    return ratio, uncertainty.share_below(np.log(ratio) / found.scale)
 
 
 def _figure(lines: Sequence[Mapping[str, Any]]) -> Figure:

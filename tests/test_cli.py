@@ -233,7 +233,7 @@ def test_options_change_the_answer_the_right_way():
     moved = document("predict", PLAN, "--offload 0.5")
     assert (
         moved["memory_bytes_per_device"] < base["memory_bytes_per_device"]
-        and moved["step_time_s"] == base["step_time_s"]
+        and moved["step_time_s"] > base["step_time_s"]
     )
     assert moved["plan"]["offload"] == 0.5 and base["plan"]["offload"] == 0.0
 

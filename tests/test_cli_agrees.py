@@ -19,7 +19,7 @@ from dmodel.design import Limits, evaluate, rows
 from dmodel.errors import InputError
 from dmodel.prediction import answer
 from dmodel.profiles import load, save
-from dmodel.records import LEAVES, having, leaf
+from dmodel.records import LEAVES, SCHEDULES, having, leaf
 from dmodel.searching import space_of, usable
 from tests.stack_files import stack_file
 
@@ -120,7 +120,8 @@ def test_stages_lie_as_the_stack_lays_them_out(stack, model, devices, pp):
         Job(system="H100-DGX", devices=devices, model=model, global_batch=4 * devices, stack=stack)
     )
     found = space_of(job)
-    laid = varying.stages(found.choices.stack, job.model, np.array([pp]), np.array([1.0]))
+    code = np.array([float(SCHEDULES.index("1f1b"))])
+    laid = varying.stages(found.choices.stack, job.model, np.array([pp]), np.array([1.0]), code)
     own = float(laid["stage_excess"][0]), float(laid["head_displaces"][0])
     one = plan(job, Degrees(pp=pp, ep=8 if having(job.model, "n_experts") else 1))[0]
     assert (float(one.layout.stage_excess), float(one.layout.head_displaces)) == own != (0.0, 0.0)

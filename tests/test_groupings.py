@@ -19,7 +19,7 @@ CHIPS = {
     "turing": ("t4",),
     "ampere": ("a100", "a800", "a10", "a30", "a40", "rtx-a", "rtx-3"),
     "hopper": ("h100", "h200", "h800", "h20", "gh200"),
-    "ada": ("l40", "l4", "rtx-4", "rtx-6"),
+    "ada": ("l20", "l40", "l4", "rtx-4", "rtx-6"),
     "blackwell": ("b200", "gb200", "b300", "gb300", "b100", "gb10", "rtx-5", "rtx-pro"),
     "rubin": ("rubin",),
     "cdna": ("mi",),

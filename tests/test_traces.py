@@ -34,7 +34,7 @@ from tests.rows import GOOD, one_case, table_file
         ({"precision": "fp7"}, "precision: expected one of bf16"),
         ({"precision": "nvfp4"}, "nvfp4"),
         ({"recompute": "some"}, "recompute: expected one of none, selective, full"),
-        ({"accelerator": "H100-80G"}, "H100-80GB"),
+        ({"accelerator": "H100-80BG"}, "H100-80GB"),
         ({"tp": "3", "n_accel": "48"}, "tp = 3 does not divide n_heads = 32"),
         ({"pp": "64", "n_accel": "2048"}, "a stage would have no layer"),
         ({"interleave": "32"}, "chunks would have no layer"),

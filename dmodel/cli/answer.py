@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dmodel.cli.output import Document, digits, gib, percent, seconds, show_lines, show_table
 
@@ -130,12 +130,17 @@ def _show_room(d: Document) -> None:
             "plans of the job.",
             "",
         )
-    for each in d.get("blanks_that_decide", ()):
-        show_lines(
-            f"A blank decides: with {each['change']} it needs "
-            f"{gib(each['memory_bytes_per_device'])} and does not fit. Say which it is.",
-            "",
-        )
+    show_lines(*_decisive(d.get("blanks_that_decide", ())))
+
+
+def _decisive(blanks: Sequence[Document]) -> list[str]:
+    """Blanks that decide whether a plan fits, each in a line before an empty one."""
+    lines = (
+        f"A blank decides: with {each['change']} it needs "
+        f"{gib(each['memory_bytes_per_device'])} and does not fit. Say which it is."
+        for each in blanks
+    )
+    return [text for line in lines for text in (line, "")]
 
 
 SAID = {

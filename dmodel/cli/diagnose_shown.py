@@ -73,13 +73,16 @@ def _verdict(d: Document) -> list[str]:
         f"{n[:-2].replace('_', ' ')} {percent(x / d['predicted'], 0)}" for n, x in terms
     )
     lines.append(f"Terms of the predicted step, part of any such run: {listed}.")
-    for name, part in d["parts"].items():
-        amount = gib if name == "memory" else seconds
-        lines.append(
-            f"{name.capitalize()}: measured {amount(part['measured'])}, predicted "
-            f"{amount(part['predicted'])}; {percent(part['percentile'], 0)} of such runs have less."
-        )
-    return lines
+    return [*lines, *(_part(name, part) for name, part in d["parts"].items())]
+
+
+def _part(name: str, part: Document) -> str:
+    """A measured part beside the predicted one."""
+    amount = gib if name == "memory" else seconds
+    return (
+        f"{name.capitalize()}: measured {amount(part['measured'])}, predicted "
+        f"{amount(part['predicted'])}; {percent(part['percentile'], 0)} of such runs have less."
+    )
 
 
 def _kinds(d: Document) -> str:

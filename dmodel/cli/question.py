@@ -81,7 +81,7 @@ def _with_batch(job: Job, degrees: Degrees) -> Job:
     devices, tp, pp, cp, micro_batch = (
         _count(given.get(name)) for name in ("n_accel", "tp", "pp", "cp", "micro_batch")
     )
-    dp = _count(given["dp"]) if given["dp"] else max(devices // (tp * pp * cp), 1)
+    dp = _count(given["dp"] or max(devices // (tp * pp * cp), 1))
     return job._replace(global_batch=micro_batch * steps * dp)
 
 
@@ -334,9 +334,18 @@ def short(p: dict[str, Any]) -> str:
     shown = ("tp", "cp", "ep", "pp", "dp")
     parts = [f"{name} {p[name]:.4g}" for name in shown if p[name] != 1 or name in ("tp", "dp")]
     parts += [f"v {p['interleave']:g}"] if p["interleave"] != 1 else []
-    parts += ["no sp"] if p["tp"] != 1 and not p["sp"] else []
-    parts += [f"b {p['micro_batch']:.4g}", f"zero {p['zero']:g}", *_sharding(p), *_further(p)]
+    parts += [
+        *_without_sp(p),
+        f"b {p['micro_batch']:.4g}",
+        f"zero {p['zero']:g}",
+        *_sharding(p),
+        *_further(p),
+    ]
     return " · ".join(parts)
+
+
+def _without_sp(p: dict[str, Any]) -> list[str]:
+    return ["no sp"] if p["tp"] != 1 and not p["sp"] else []
 
 
 def _sharding(p: dict[str, Any]) -> list[str]:

@@ -44,11 +44,7 @@ def solve(
         is not of the whole run.
     """
     wanted = goal(such_that)
-    if tokens is not None and computed(wanted.output) not in OF_THE_RUN:
-        raise InputError(
-            f"tokens of the run: {wanted.output} does not depend on them; leave them out, or ask "
-            "for days or dollars"
-        )
+    _check_tokens(wanted.output, tokens)
     whole = SPELLED.get(name, name)
     if whole in WHOLE:
         return tried(asked, whole, wanted, between, words or {}, tokens)
@@ -60,6 +56,15 @@ def solve(
     low, high = usual_range(names.names[index], at, between)
     line = Curve(names, index, computed(wanted.output))
     return _solved(line, (wanted, *in_its_unit(wanted, case)), at, (low, high), asked)
+
+
+def _check_tokens(output: str, tokens: float | None) -> None:
+    """Refuse tokens of the run for what does not depend on them."""
+    if tokens is not None and computed(output) not in OF_THE_RUN:
+        raise InputError(
+            f"tokens of the run: {output} does not depend on them; leave them out, or ask for days "
+            "or dollars"
+        )
 
 
 def _solved(

@@ -86,7 +86,8 @@ def _roots(found: list[Root], wanted: Goal) -> list[Root]:
     if wanted.relation == "=":
         return _passing(found, wanted.value)
     kept = [wanted.holds(root.output) for root in found]
-    return [root for i, root in enumerate(found) if kept[i] and not (i and kept[i - 1])]
+    before = [False, *kept]
+    return [root for root, now, was in zip(found, kept, before, strict=False) if now > was]
 
 
 def _passing(found: list[Root], target: float) -> list[Root]:
