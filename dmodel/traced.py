@@ -38,6 +38,8 @@ def traced_once(function: Callable[..., R]) -> Callable[..., R]:
             return function(*records, **named)
         kind = tree, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves)
         found = iter(inner(kind, records))
+        if kind not in constants:  # JAX had a program for these records that was not made here
+            return function(*records)
         structure, held = constants[kind]
         filled = [next(found) if x is None else x for x in held]
         return jax.tree.unflatten(structure, filled)
