@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 R = TypeVar("R")
+
+
+@jax.tree_util.register_static
+class _Constant(NamedTuple):
+    """A number of Python in an answer: part of the structure, not of the program."""
+
+    value: float
 
 
 def traced_once(function: Callable[..., R]) -> Callable[..., R]:
@@ -21,27 +27,23 @@ def traced_once(function: Callable[..., R]) -> Callable[..., R]:
     Numbers of Python in the answer stay such, so that what is 0 by the kind of model is left out.
     Of records that are all at hand the function is called as it is.
     """
-    constants: dict[Any, tuple[Any, list[Any]]] = {}
 
-    def arrays(kind: Any, records: tuple) -> list[Any]:
-        leaves, tree = jax.tree.flatten(function(*records))
-        constants[kind] = tree, [x if isinstance(x, float) else None for x in leaves]
-        return [x for x in leaves if not isinstance(x, float)]
+    def held(records: tuple) -> Any:
+        return jax.tree.map(
+            lambda x: _Constant(x) if isinstance(x, float) else x, function(*records)
+        )
 
-    inner = jax.jit(arrays, static_argnums=0)
+    inner = jax.jit(held)
 
     @wraps(function)
     def called(*records: Any, **named: Any) -> R:
         records = jax.tree.map(lambda x: np.float64(x) if isinstance(x, float) else x, records)
-        leaves, tree = jax.tree.flatten(records)
-        if named or not any(isinstance(x, Tracer) for x in leaves):
+        if named or not any(isinstance(x, Tracer) for x in jax.tree.leaves(records)):
             return function(*records, **named)
-        kind = tree, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves)
-        found = iter(inner(kind, records))
-        if kind not in constants:  # JAX had a program for these records that was not made here
-            return function(*records)
-        structure, held = constants[kind]
-        filled = [next(found) if x is None else x for x in held]
-        return jax.tree.unflatten(structure, filled)
+        return jax.tree.map(
+            lambda x: x.value if isinstance(x, _Constant) else x,
+            inner(records),
+            is_leaf=lambda x: isinstance(x, _Constant),
+        )
 
     return called
