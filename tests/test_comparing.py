@@ -187,3 +187,9 @@ def test_chunks_that_nobody_said_are_told_where_a_pipeline_idles():
     many = "predict --system B200 --devices 256 --model deepseek-v3 --global-batch 256 --pp 8"
     refused = run(f"{many} --ep 32 --interleave 8", code=2)
     assert "64 chunks are more than the 61 layers" in refused.stderr
+
+
+def test_sizes_that_the_stack_takes_are_not_called_1():
+    words = "--system A100-DGX --devices 8 --model gpt-3-1.3b --seq-len 2048 --global-batch 512"
+    taken = answer(f"{words} --stack megatron-sc21-t1")
+    assert taken["plan"]["micro_batch"] > 1 and "micro_batch" not in taken.get("faster", {})

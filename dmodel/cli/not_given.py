@@ -39,7 +39,7 @@ def faster(asked: Asked, plan: Plan, answered: Document, other: str | None) -> D
         them is told too, where it names none of them itself.
     """
     best: Document = answered | {"words": {}}
-    if _is_open(asked, "micro_batch"):
+    if _is_one(asked, plan, "micro_batch"):
         sizes = doubled(asked.global_batch / float(plan.layout.dp))
         for found in _tried(asked, {}, "micro_batch", sizes):
             if found["step_time_s"] >= best["step_time_s"]:
@@ -71,6 +71,11 @@ def doubled(sequences: float) -> list[int]:
     return found
 
 
+def _is_one(asked: Asked, plan: Plan, name: str) -> bool:
+    """Whether a size was not given, and the stack took none of its own."""
+    return _is_open(asked, name) and float(getattr(plan.layout, name)) == 1.0
+
+
 def _is_open(asked: Asked, name: str) -> bool:
     question = asked.question
     return not question.columns.get(name) and name not in question.settings
@@ -91,7 +96,7 @@ def _may_interleave(asked: Asked, plan: Plan, best: Document) -> bool:
     )
     return (
         stages > 1.0
-        and _is_open(asked, "interleave")
+        and _is_one(asked, plan, "interleave")
         and _is_open(asked, "schedule")
         and "interleaved" in offered
         and passes % stages == 0.0
