@@ -23,8 +23,8 @@ FOLDS = 5
 
 
 def verdicts(files: Sequence[str]) -> list[dict[str, Any]]:
-    """Rows of files, apart by their flag: how many are said to be slower or faster than nine of ten
-    such runs, by fits from the shipped profile that have not seen them."""
+    """Rows of files, apart by their flag: how many are said to be slower or faster than what
+    nine of ten such runs take, by fits from the shipped profile that have not seen them."""
     cases = to_cases(read(list(files)))
     flagged = np.array([FLAG in str(f) for f in cases.labels.flag.tolist()])
     ratio, share = _unseen(cases, flagged)

@@ -1,11 +1,11 @@
 """Schedules that fold a pipeline: DualPipe, DualPipeV, ZB-V. Bubbles and micro-batches in flight
 against a simulation of the passes, memory and messages against plans that hold the same."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -43,6 +43,8 @@ class Times(NamedTuple):
     weights: float
     pair: float
 
+
+LEAVES = ("pp", "dp", "tp", "ep", "micro_batch", "shard", "global_batch")
 
 EVEN = Times(1.0, 1.0, 1.0, 3.0)
 """Passes as the formulas have them: alike, and pairs no faster than one after the other."""
@@ -264,30 +266,39 @@ def test_a_mixture_is_each_schedule_where_it_has_all():
                 np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize("name", ["zbv", "dualpipe", "dualpipev"])
-@pytest.mark.parametrize("leaf", ["pp", "dp", "tp", "ep", "micro_batch", "shard", "global_batch"])
-def test_gradients_are_finite_differences(name, leaf):
+@functools.cache
+def compiled(name: str) -> tuple[dict[str, float], Callable, Callable]:
+    """Leaves of a plan of a schedule, and of its step and memory the sum and slopes by leaves."""
     base = plan(name, pp=8.0, dp=16.3, shard=16.3, ep=4.7, tp=2.3, interleave=2.0)
 
-    def total(x):
-        of = base.having(**{leaf: x})
+    def total(leaves):
+        of = base.having(**leaves)
         seconds = step_time(SYSTEM, SPARSE, of, DEFAULT).total
         return seconds * 1.0 + memory_use(SPARSE, of).total * 1e-10
 
-    with jax.enable_x64(True):
-        at = float(getattr(base, leaf) if leaf == "global_batch" else getattr(base.layout, leaf))
-        at *= 1.003
-        slope = float(jax.grad(total)(jnp.asarray(at)))
-        step = 1e-5 * at
-        difference = (float(total(at + step)) - float(total(at - step))) / (2.0 * step)
+    given = {leaf: float(getattr(base.layout, leaf)) for leaf in LEAVES if leaf != "global_batch"}
+    return (
+        given | {"global_batch": float(base.global_batch)},
+        jax.jit(total),
+        jax.jit(jax.grad(total)),
+    )
+
+
+@pytest.mark.parametrize("name", ["zbv", "dualpipe", "dualpipev"])
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_gradients_are_finite_differences(name, leaf):
+    base, total, slopes = compiled(name)
+    at = base | {leaf: 1.003 * base[leaf]}
+    slope, step = float(slopes(at)[leaf]), 1e-5 * at[leaf]
+    above, below = (float(total(at | {leaf: at[leaf] + x})) for x in (step, -step))
+    difference = (above - below) / (2.0 * step)
     assert np.isfinite(slope) and slope == pytest.approx(difference, rel=2e-4, abs=1e-9)
 
 
 def test_gradients_are_finite_at_one_and_at_two_stages():
-    for pp in (1.0, 2.0):
-        of = plan("dualpipe", pp=pp)
-        slope = jax.grad(lambda x, of=of: step_time(SYSTEM, MODEL, of.having(pp=x), DEFAULT).total)
-        assert np.isfinite(float(slope(jnp.asarray(pp))))
+    of = plan("dualpipe", pp=2.0)
+    slope = jax.jit(jax.grad(lambda x: step_time(SYSTEM, MODEL, of.having(pp=x), DEFAULT).total))
+    assert all(np.isfinite(float(slope(pp))) for pp in (1.0, 2.0))
 
 
 def test_layers_lie_on_ranks_as_schedules_fold_them():

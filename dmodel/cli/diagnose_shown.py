@@ -60,8 +60,8 @@ def _verdict(d: Document) -> list[str]:
     lines = [
         f"Measured {seconds(d['measured'])} a step, predicted {seconds(d['predicted'])} "
         f"({more:+.0f} %): {VERDICT[d['verdict']]}.",
-        f"Nine of ten such runs take less than {seconds(high)}, nine of ten more than "
-        f"{seconds(low)}; this one takes {side} than {than} of them.",
+        f"{percent(d['level'], 0)} of such runs take {seconds(low)} to {seconds(high)}; this one "
+        f"takes {side} than {than} of them.",
         f"That is {digits(d['tokens_per_s_per_device'], 4)} tokens/s per device, MFU "
         f"{percent(mfu['value'])} ({mfu['convention']}) of a dense peak of "
         f"{mfu['peak_flops_per_s'] / 1e12:.4g} TFLOP/s.",

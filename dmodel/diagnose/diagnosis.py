@@ -18,8 +18,9 @@ from dmodel.diagnose.variants import Variants, variants
 
 INSIDE, SLOWER, FASTER = "inside", "slower", "faster"
 
-TAIL = 0.1
-"""Share of such runs beyond each end of the interval: who is there is told so."""
+TAIL = 0.5 * (1.0 - uncertainty.LEVEL)
+"""Share of such runs beyond each end of the interval, which is that of a prediction: who is there
+is told so."""
 
 
 class Explanation(NamedTuple):
@@ -50,8 +51,7 @@ class Diagnosis(NamedTuple):
 
     Attributes:
       verdict: "inside", "slower" or "faster", by the interval. measured_s, predicted_s: of a step
-        [s]. interval: nine of ten such runs take more than its lower end, and nine of ten less
-        than its upper one [s]. percentile: share of such runs that take less than measured [1].
+        [s]. interval: ends of what `uncertainty.LEVEL` of such runs take [s]. percentile: share of such runs that take less than measured [1].
       causes: most likely first; they add up to 1. faint: causes that cannot change this step by
         `causes.Effect.least` → the most that they change it by [1].
       parts: of what is known beside the step: measured, predicted, and the share of such runs with
@@ -87,7 +87,7 @@ class Diagnosis(NamedTuple):
             "measured": self.measured_s,
             "predicted": self.predicted_s,
             "interval": [low, high],
-            "level": 1.0 - 2.0 * TAIL,
+            "level": uncertainty.LEVEL,
             "percentile": self.percentile,
             "ratio": self.measured_s / self.predicted_s,
             "kinds": self.kinds,
@@ -128,7 +128,7 @@ def diagnose(run: Subject, measured: Measured, held: Beliefs | None = None) -> D
     tests = told(Seen(ready, of, said, frozenset({*beside, *measured.tests})))
     scale = float(np.sqrt(found.cov[0, 0, 0] + run.misfit**2))
     predicted = float(found.time[0])
-    low, high = uncertainty.band(predicted, scale, 1.0 - 2.0 * TAIL)
+    low, high = uncertainty.band(predicted, scale)
     return Diagnosis(
         verdict=SLOWER if seconds > high else FASTER if seconds < low else INSIDE,
         measured_s=seconds,

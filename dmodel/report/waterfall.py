@@ -31,7 +31,7 @@ def waterfall(
     probability, the rest together.
 
     Args:
-      interval: what nine of ten such runs exceed, and stay below [s].
+      interval: ends of what nine of ten such runs take [s].
       causes: single ones; the largest `MOST` are drawn.
     """
     shown = sorted(causes, key=lambda c: -abs(c.probability * c.seconds))[:MOST]
