@@ -51,7 +51,8 @@ class Diagnosis(NamedTuple):
 
     Attributes:
       verdict: "inside", "slower" or "faster", by the interval. measured_s, predicted_s: of a step
-        [s]. interval: ends of what `uncertainty.LEVEL` of such runs take [s]. percentile: share of such runs that take less than measured [1].
+        [s]. interval: ends of what `uncertainty.LEVEL` of such runs take [s]. percentile: share of
+        such runs that take less than measured [1].
       causes: most likely first; they add up to 1. faint: causes that cannot change this step by
         `causes.Effect.least` → the most that they change it by [1].
       parts: of what is known beside the step: measured, predicted, and the share of such runs with

@@ -1,0 +1,268 @@
+"""Questions that people asked in public threads and whose end is known: is one command right?
+
+Claim: nine of ten are.
+
+Each question of `experiments/reference/questions/*.toml` is one call of `dmodel`, as its asker
+could type it, and what its thread or report ends with. It is right where all that is known is
+answered:
+
+* `verdict`, and `causes`: any of them among the three likeliest, or its kind among the three
+  likeliest kinds (ordinary scatter aside);
+* `fits`; `advice`: a change that makes it fit is named;
+* `ratio`, step time of the second plan over the first: the same plan is faster (unless they are
+  within 3 %), and it is within 15 %, or inside the interval;
+* `step_s`, `hours` (device-hours; of the best plan where no layout is known, by `design`): within
+  25 %, or so where a micro-batch that nobody said is the faster one that is named.
+
+Peaks of memory (`peak_gib`, within 10 %) stand apart. `seen` marks questions that something was
+mended on: only the others are held out.
+`python -m experiments.questions [--only TEXT …] [--quick] [--json] [--out DIR]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typer.testing import CliRunner
+
+from dmodel.cli import app
+from dmodel.diagnose.causes import beliefs
+from dmodel.diagnose.posterior import NOTHING, OTHERWISE
+from dmodel.report import style
+from dmodel.units import GIB
+from experiments.study import Line, containing, deliver, parse, plain_arguments, run, say
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FOLDER = Path(__file__).parent / "reference" / "questions"
+
+Answer = Mapping[str, Any]
+"""What a command prints with `--json`."""
+
+FIRST = 3
+"""Causes, or kinds of them, of which one must be right."""
+
+ALIKE, NEAR = 0.03, 0.15
+"""Plans closer than this are alike; a ratio within this is right [1]."""
+
+AMOUNT, HEIGHT = 0.25, 0.1
+"""How far off a time, and a peak of memory, may be [1]."""
+
+PEAK = "peak_gib"
+"""Name of a known peak of memory [GiB]."""
+
+
+def asked(folder: Path = FOLDER) -> list[dict[str, Any]]:
+    """Questions of all files: `name`, `source`, `asked`, `known`, `command`, `seen`, what is right;
+    `about` is the file's name."""
+    return [
+        {"about": path.stem, "seen": False, **each}
+        for path in sorted(folder.glob("*.toml"))
+        for each in tomllib.loads(path.read_text(encoding="utf-8"))["question"]
+    ]
+
+
+def answer(command: str) -> Answer | str:
+    """The document that a command prints, or its last line where it prints none."""
+    found = CliRunner().invoke(app, [*shlex.split(command), "--json"])
+    if found.exit_code == 2 or not found.stdout:
+        return (found.stderr.strip() or repr(found.exception)).splitlines()[-1]
+    return json.loads(found.stdout)
+
+
+def verdict(said: Answer, right: Sequence[str]) -> bool:
+    """Whether the run is called normal, slower or faster as it is."""
+    return said["verdict"] in right
+
+
+def causes(said: Answer, right: Sequence[str]) -> bool:
+    """Whether a right cause is among the likeliest, or its kind among the likeliest kinds."""
+    kinds = {each.name: each.family for each in beliefs().causes}
+    none = (NOTHING, OTHERWISE)
+    names = [each["name"] for each in said["causes"] if each["name"] not in none][:FIRST]
+    likely = [kind for kind in said["kinds"] if kind not in none][:FIRST]
+    return any(each in names or kinds.get(each) in likely for each in right)
+
+
+def ratio(said: Answer, right: float) -> bool:
+    """Whether the second plan's step is as much longer or shorter than the first's as it was."""
+    second = said["against"]
+    told = second["step_time_s"] / said["step_time_s"]
+    alike = abs(right - 1.0) <= ALIKE and abs(told - 1.0) <= 2.0 * ALIKE
+    if (told - 1.0) * (right - 1.0) <= 0.0 and not alike:
+        return False
+    scale = told * second.get("speedup", 1.0)
+    ends = [scale / second[f"speedup_{end}"] for end in ("high", "low") if "speedup" in second]
+    return abs(told / right - 1.0) <= NEAR or bool(ends) and ends[0] <= right <= ends[1]
+
+
+def seconds(said: Answer, right: float) -> bool:
+    """Whether the step takes so long."""
+    return _amount(said, said["step_time_s"], right)
+
+
+def hours(said: Answer, right: float) -> bool:
+    """Whether the run takes so many device-hours."""
+    return _amount(said, said["device_hours"], right)
+
+
+def _amount(said: Answer, told: float, right: float) -> bool:
+    named = said.get("faster")
+    other = named["step_time_s"] / said["step_time_s"] if named else 1.0
+    return any(abs(told * scale / right - 1.0) <= AMOUNT for scale in (1.0, other))
+
+
+def fits(said: Answer, right: bool) -> bool:
+    """Whether it is said to fit, or not to."""
+    return said["fits"] == right
+
+
+def advice(said: Answer, right: bool) -> bool:
+    """Whether a change is named that makes it fit."""
+    return bool(said.get("would_fit")) == right
+
+
+def peak(said: Answer, right: float) -> bool:
+    """Whether the peak of memory [GiB] is so high."""
+    return abs(said["memory_bytes_per_device"] / GIB / right - 1.0) <= HEIGHT
+
+
+CHECKS: dict[str, Callable[[Answer, Any], bool]] = {
+    "verdict": verdict,
+    "causes": causes,
+    "ratio": ratio,
+    "step_s": seconds,
+    "hours": hours,
+    "fits": fits,
+    "advice": advice,
+}
+"""What is known of a question, and whether an answer says so."""
+
+
+def judged(question: Mapping[str, Any]) -> Line:
+    """A question with its answer: what of it is right, and in words what is said."""
+    say(question["name"])
+    said = answer(question["command"])
+    known = [name for name in (*CHECKS, PEAK) if name in question]
+    right = {name: name_right(name, said, question[name]) for name in known}
+    return {
+        **{name: question[name] for name in ("about", "name", "seen")},
+        "right": all(right[name] for name in known if name != PEAK),
+        **{f"{name}_right": value for name, value in right.items()},
+        "known": "; ".join(f"{name} {question[name]}" for name in known),
+        "said": in_words(said),
+        "source": question["source"],
+    }
+
+
+def name_right(name: str, said: Answer | str, right: Any) -> bool:
+    """Whether an answer is one, and says what is known under a name."""
+    return not isinstance(said, str) and {**CHECKS, PEAK: peak}[name](said, right)
+
+
+def in_words(said: Answer | str) -> str:
+    """An answer in a line."""
+    if isinstance(said, str):
+        return f"no answer: {said}"
+    if "verdict" in said:
+        first = (f"{each['name']} {each['probability']:.0%}" for each in said["causes"][:4])
+        return f"{said['verdict']}, {said['ratio']:.3g} times as long; {', '.join(first)}"
+    if "exact" in said:
+        best = said["exact"][0]
+        return (
+            f"{best['step_time_s']:.4g} s, {said['device_hours']:.4g} device-hours: {best['label']}"
+        )
+    return ", ".join([*_times(said), *_memory(said)])
+
+
+def _times(said: Answer) -> list[str]:
+    """Of the step, that of the second plan, with the micro-batch that is named, and of the run."""
+    faster, other = said.get("faster", {}), said.get("against", {})
+    seconds = {
+        "": said,
+        "then ": other,
+        "with {} {} ".format(*next(iter(faster.items()), "  ")): faster,
+    }
+    told = [f"{what}{of['step_time_s']:.4g} s" for what, of in seconds.items() if of]
+    if "device_hours" in said:
+        told.append(f"{said['device_hours']:.4g} device-hours")
+    return told
+
+
+def _memory(said: Answer) -> list[str]:
+    """What a device needs and has, the risk, and what would fit."""
+    needs, has = (said[name] / GIB for name in ("memory_bytes_per_device", "device_memory_bytes"))
+    changes = [each["change"] for each in said.get("would_fit", ())[:3]]
+    return [f"{needs:.1f} of {has:.1f} GiB", f"risk {said['oom_probability']:.2f}", *changes]
+
+
+def summary(found: Sequence[Line]) -> list[Line]:
+    """By subject, and of all: how many questions are answered right, seen and not."""
+    subjects = (*dict.fromkeys(each["about"] for each in found), "all")
+    groups = {
+        (about, asked): [e for e in found if about in (e["about"], "all") and e["seen"] == seen]
+        for about in subjects
+        for asked, seen in (("before", True), ("held out", False))
+    }
+    return [_counted(*name, some) for name, some in groups.items() if some]
+
+
+def _counted(about: str, asked: str, some: Sequence[Line]) -> Line:
+    right = sum(each["right"] for each in some)
+    peaks = [each["peak_gib_right"] for each in some if "peak_gib_right" in each]
+    return {
+        "about": about,
+        "asked": asked,
+        "questions": len(some),
+        "right": right,
+        "share": 100.0 * right / len(some),
+        "peaks": len(peaks),
+        "peaks right": sum(peaks),
+    }
+
+
+def drawn(lines: Sequence[Line]) -> Figure:
+    """Shares of right answers."""
+    figure = style.new_figure(6.4, 0.9 + 0.3 * len(lines))
+    axes = figure.subplots()
+    from_top = list(lines)[::-1]
+    axes.barh(
+        [f"{e['about']}, {e['asked']} ({e['right']} of {e['questions']})" for e in from_top],
+        [each["share"] for each in from_top],
+        color=[style.BLUE if e["asked"] == "held out" else style.SKY for e in from_top],
+    )
+    axes.set_xlim(0.0, 100.0)
+    axes.set_xlabel("right answers [%]")
+    return figure
+
+
+def options() -> argparse.Namespace:
+    """What is asked."""
+    parser = plain_arguments(__doc__ or "")
+    parser.add_argument(
+        "--only", nargs="+", metavar="TEXT", help="questions whose file or name contains a text"
+    )
+    return parse(parser)
+
+
+def main() -> None:
+    """Ask, judge, print."""
+    given = options()
+    known = {f"{each['about']} {each['name']}": each for each in asked()}
+    wanted = [known[name] for name in containing(known, given.only, "question")]
+    found = [
+        judged(each) for each in (wanted[:: max(len(wanted) // 3, 1)] if given.quick else wanted)
+    ]
+    lines = summary(found)
+    deliver("questions", found, drawn(lines), given, shown=lines, digits=".0f")
+
+
+if __name__ == "__main__":
+    run(main)
