@@ -1,4 +1,4 @@
-"""Questions that people asked in public threads and whose end is known: is one command right?
+"""Questions that people asked in public and whose end is known: is one command right?
 
 Claim: nine of ten are.
 
