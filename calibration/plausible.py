@@ -28,11 +28,12 @@ from dmodel.catalog.loader import canonical, table
 from dmodel.catalog.systems import is_host_of_torus
 from dmodel.counted import settled
 from dmodel.counts import model_flops_per_token, product_flops_per_token
+from dmodel.named_shape import FROM_MODEL
+from dmodel.named_shape import completed as whole
 from dmodel.question import Question
 from dmodel.records import Cluster, stacked
 from dmodel.resolve import part
-from dmodel.shape import FROM_MODEL, OF_PARTS, model
-from dmodel.shape import completed as whole
+from dmodel.shape import OF_PARTS, model
 from dmodel.units import GIB
 
 __all__ = ["FLAGGED", "IMPLAUSIBLE", "NOTED", "REFUSED", "Finding", "findings"]

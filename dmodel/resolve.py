@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from dmodel import checks, counted, laid_out, recomputation, shape, struct
+from dmodel import checks, counted, laid_out, named_shape, recomputation, shape, struct
 from dmodel.catalog.chips import USUAL, known_as
 from dmodel.catalog.facts import Fact
 from dmodel.catalog.loader import edition
@@ -115,7 +115,7 @@ def _assembled(questions: Sequence[Question], rule: Rules | None) -> tuple[Cases
 
 def _completed(questions: Sequence[Question]) -> tuple[list[Question], list[list[Assumption]]]:
     """Questions with the open columns of their shapes filled, and by what."""
-    pairs = [shape.completed(question) for question in questions]
+    pairs = [named_shape.completed(question) for question in questions]
     return [question for question, _ in pairs], [list(filled) for _, filled in pairs]
 
 
@@ -225,7 +225,7 @@ def _part(question: Question) -> tuple[Part, tuple[Assumption, ...]]:
 
 def _check(question: Question) -> None:
     """Refuse a question without a shape, or whose columns contradict each other."""
-    shape.check(question)
+    named_shape.check(question)
     if wrong := checks.problems(question):
         place = f"{question.where}: " if question.where else ""
         raise InputError(place + "; ".join(wrong))

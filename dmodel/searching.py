@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from dmodel import shape
+from dmodel import named_shape
 from dmodel.asked import OF_LAYOUT, Asked, records_of
 from dmodel.design import EVERYTHING, Choices, Design, Problem, design, problem
 from dmodel.errors import InputError
@@ -61,7 +61,7 @@ def space_of(asked: Asked, attention: str = "", everything: bool = False) -> Sea
     if attention:
         question = changed(asked.question, {"attention": attention})
         asked = asked._replace(question=question, records=records_of(question))
-    own = shape.completed(asked.question)[0]
+    own = named_shape.completed(asked.question)[0]
     stack = job(own, asked.accelerator)
     choices, narrowed = _choices(asked, stack, EVERYTHING if everything else Choices())
     return Searched(

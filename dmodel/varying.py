@@ -79,7 +79,7 @@ def job(question: Question, chip: str) -> Job:
     """A job ready for `leaves`.
 
     Args:
-      question: its shape complete (`shape.completed`), columns of the layout open.
+      question: its shape complete (`named_shape.completed`), columns of the layout open.
     """
     devices = question.known("n_accel")
     at = Degrees(devices, 1.0, 1.0, 1.0, 1.0, 1.0, ())

@@ -25,7 +25,7 @@ import argparse
 import json
 import shlex
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,10 +85,13 @@ def verdict(said: Answer, right: Sequence[str]) -> bool:
 def causes(said: Answer, right: Sequence[str]) -> bool:
     """Whether a right cause is among the likeliest, or its kind among the likeliest kinds."""
     kinds = {each.name: each.family for each in beliefs().causes}
-    none = (NOTHING, OTHERWISE)
-    names = [each["name"] for each in said["causes"] if each["name"] not in none][:FIRST]
-    likely = [kind for kind in said["kinds"] if kind not in none][:FIRST]
-    return any(each in names or kinds.get(each) in likely for each in right)
+    likely = _likeliest(each["name"] for each in said["causes"]) | _likeliest(said["kinds"])
+    return bool(likely & {*right, *(kinds.get(each, each) for each in right)})
+
+
+def _likeliest(names: Iterable[str]) -> set[str]:
+    """The first names, but for ordinary scatter and several causes at once."""
+    return set([each for each in names if each not in (NOTHING, OTHERWISE)][:FIRST])
 
 
 def ratio(said: Answer, right: float) -> bool:
@@ -98,9 +101,15 @@ def ratio(said: Answer, right: float) -> bool:
     alike = abs(right - 1.0) <= ALIKE and abs(told - 1.0) <= 2.0 * ALIKE
     if (told - 1.0) * (right - 1.0) <= 0.0 and not alike:
         return False
-    scale = told * second.get("speedup", 1.0)
-    ends = [scale / second[f"speedup_{end}"] for end in ("high", "low") if "speedup" in second]
-    return abs(told / right - 1.0) <= NEAR or bool(ends) and ends[0] <= right <= ends[1]
+    return abs(told / right - 1.0) <= NEAR or _holds(second, told, right)
+
+
+def _holds(second: Answer, told: float, right: float) -> bool:
+    """Whether the interval of a ratio holds it; not where the profile has none."""
+    if "speedup" not in second:
+        return False
+    low, high = (told * second["speedup"] / second[f"speedup_{end}"] for end in ("high", "low"))
+    return low <= right <= high
 
 
 def seconds(said: Answer, right: float) -> bool:
@@ -151,11 +160,11 @@ def judged(question: Mapping[str, Any]) -> Line:
     say(question["name"])
     said = answer(question["command"])
     known = [name for name in (*CHECKS, PEAK) if name in question]
-    right = {name: name_right(name, said, question[name]) for name in known}
+    right = {f"{name}_right": name_right(name, said, question[name]) for name in known}
     return {
         **{name: question[name] for name in ("about", "name", "seen")},
-        "right": all(right[name] for name in known if name != PEAK),
-        **{f"{name}_right": value for name, value in right.items()},
+        "right": all({**right, f"{PEAK}_right": True}.values()),
+        **right,
         "known": "; ".join(f"{name} {question[name]}" for name in known),
         "said": in_words(said),
         "source": question["source"],
@@ -205,21 +214,22 @@ def _memory(said: Answer) -> list[str]:
 
 def summary(found: Sequence[Line]) -> list[Line]:
     """By subject, and of all: how many questions are answered right, seen and not."""
-    subjects = (*dict.fromkeys(each["about"] for each in found), "all")
-    groups = {
-        (about, asked): [e for e in found if about in (e["about"], "all") and e["seen"] == seen]
-        for about in subjects
-        for asked, seen in (("before", True), ("held out", False))
+    subjects = dict.fromkeys(each["about"] for each in found)
+    whole = [{**each, "about": "all"} for each in found]
+    groups: dict[tuple[str, bool], list[Line]] = {
+        (about, seen): [] for about in (*subjects, "all") for seen in (True, False)
     }
-    return [_counted(*name, some) for name, some in groups.items() if some]
+    for each in (*found, *whole):
+        groups[each["about"], each["seen"]].append(each)
+    return [_counted(*group, some) for group, some in groups.items() if some]
 
 
-def _counted(about: str, asked: str, some: Sequence[Line]) -> Line:
+def _counted(about: str, seen: bool, some: Sequence[Line]) -> Line:
     right = sum(each["right"] for each in some)
     peaks = [each["peak_gib_right"] for each in some if "peak_gib_right" in each]
     return {
         "about": about,
-        "asked": asked,
+        "asked": "before" if seen else "held out",
         "questions": len(some),
         "right": right,
         "share": 100.0 * right / len(some),

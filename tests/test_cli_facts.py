@@ -7,9 +7,9 @@ from dmodel.catalog.loader import table
 from dmodel.cli.options import Degrees, Job
 from dmodel.cli.question import question_of
 from dmodel.left_blank import never_recompute
+from dmodel.named_shape import FROM_MODEL
 from dmodel.records import LEAVES, leaf
 from dmodel.resolve import resolve
-from dmodel.shape import FROM_MODEL
 from tests.rows import answered, told
 
 STAGES = {"dp": 8, "tp": 4, "pp": 2, "micro_batch": 2}

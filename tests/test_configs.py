@@ -16,7 +16,7 @@ from dmodel.catalog.shapes import model_of, shape_of
 from dmodel.cli.app import app
 from dmodel.counts import active_parameters, parameters
 from dmodel.errors import InputError
-from dmodel.shape import completed
+from dmodel.named_shape import completed
 
 SHORT = {
     "L": "num_hidden_layers",

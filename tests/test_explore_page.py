@@ -26,11 +26,11 @@ from dmodel.counts import model_flops_per_token
 from dmodel.explore import page as pages
 from dmodel.explore.limits import limits
 from dmodel.explore.structures import models, offered
+from dmodel.named_shape import completed
 from dmodel.prediction import answer
 from dmodel.profiles import load
 from dmodel.question import Question
 from dmodel.run import CONVENTION
-from dmodel.shape import completed
 from dmodel.theory import laws
 from dmodel.theory.gpus import gpu
 from dmodel.theory.layout import KINDS, LevelLayout

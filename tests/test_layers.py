@@ -52,7 +52,15 @@ BELOW_REPORT |= {"uncertainty", "codesign", "entries", "recorded", "called", "ad
 QUESTION = BASE | {"blocks", "catalog", "columns", "layouts", "profiles", "records", "unlike"}
 """What a question in words stands on."""
 
-WORDS = QUESTION | {"question", "checks", "recomputation", "shape", "settings", "resolve"}
+WORDS = QUESTION | {
+    "question",
+    "checks",
+    "recomputation",
+    "named_shape",
+    "shape",
+    "settings",
+    "resolve",
+}
 WORDS |= {"adapters", "counted", "described", "deciding", "laid_out", "left_blank", "machine"}
 WORDS |= {"varying", "asked"}
 WORDS |= {"varying", "asked"}
@@ -98,7 +106,8 @@ ALLOWED: dict[str, set[str]] = {
     "recomputation": BELOW_COST | {"cost", "question"},
     "adapters": {"question"},
     "counted": QUESTION | {"counts", "question"},
-    "shape": QUESTION | {"adapters", "counted", "counts", "question"},
+    "named_shape": QUESTION | {"counted", "counts", "question"},
+    "shape": QUESTION | {"adapters", "counted", "counts", "named_shape", "question"},
     "settings": LIGHT | {"catalog", "columns", "question"},
     "known": QUESTION | {"question", "recomputation", "shape", "settings"},
     "described": QUESTION | {"question", "settings"},
@@ -108,7 +117,7 @@ ALLOWED: dict[str, set[str]] = {
     "left_blank": BELOW_COST | {"cost", "step"},
     "resolve": QUESTION
     | {"question", "checks", "recomputation", "counted", "shape", "deciding", "laid_out"}
-    | {"machine", "left_blank"},
+    | {"machine", "left_blank", "named_shape"},
     "varying": QUESTION | {"question", "described", "deciding", "resolve"},
     "asked": WORDS | BELOW_RUN,
     "prediction": WORDS

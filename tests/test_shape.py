@@ -7,11 +7,12 @@ from calibration.traces import read, to_cases, write
 from dmodel import catalog
 from dmodel.blocks import ALL
 from dmodel.counts import parameters
+from dmodel.errors import InputError
+from dmodel.named_shape import FROM_MODEL, catalog_shape, completed, filled
 from dmodel.question import Question
 from dmodel.records import Model, having, value
 from dmodel.resolve import resolve
 from dmodel.settings import changed
-from dmodel.shape import FROM_MODEL, catalog_shape, completed, filled
 from tests.rows import answered, job, table_file, told
 
 BLANK = dict.fromkeys((*FROM_MODEL, "n_params"), "")
@@ -72,6 +73,38 @@ def test_what_a_name_fills_is_said_and_what_is_written_stays():
     assert str(said[0]).startswith("shape blank: n_layers, d_model")
     assert completed(whole) == (whole, ()) and filled(whole) == {}
     assert catalog_shape("of-our-own") == catalog_shape("") == {}
+
+
+def asked_of(**columns: float | str):
+    """A question about a few sizes of a model, resolved."""
+    rest = {"accelerator": "H100-80GB", "n_accel": 8, "global_batch": 8, "seq_len": 1024}
+    return resolve(changed(Question({}), rest | columns))
+
+
+def test_a_known_model_with_other_sizes_keeps_the_rest():
+    """Its kinds of layers too; another width takes what grows with it along."""
+    fewer = asked_of(model="deepseek-v3", n_layers=10)
+    assert size(fewer.model, "n_layers") == 10.0 and size(fewer.model, "kv_rank") == 512.0
+    assert size(fewer.model, "vocab") == 129280.0 and size(fewer.model, "n_experts") == 256.0
+    text = "n_experts, top_k as of deepseek-v3 in the catalog, in proportion to d_model: other"
+    assert text in told(fewer)
+    half = asked_of(model="llama-3-8b", d_model=2048).model
+    names = ("d_ff", "n_heads", "n_kv_heads", "head_dim", "n_layers", "vocab")
+    assert [size(half, n) for n in names] == [7168.0, 16.0, 4.0, 128.0, 32.0, 128256.0]
+    own = asked_of(model="llama-3-8b", d_model=2048, d_ff=8192, n_heads=16, n_kv_heads=16).model
+    assert [size(own, n) for n in names] == [8192.0, 16.0, 16.0, 128.0, 32.0, 128256.0]
+
+
+def test_of_sizes_the_width_of_the_mlp_alone_may_be_open():
+    found = asked_of(n_layers=6, d_model=384, n_heads=6, vocab=65)
+    assert size(found.model, "d_ff") == 1536.0 and "shape blank: d_ff 4 d_model" in told(found)
+    for columns, lacking in (
+        ({"d_model": 384, "n_heads": 6, "vocab": 65}, "n_layers, d_ff"),
+        ({"model": "llama-3-8b", "d_model": 1000}, "n_layers, d_ff, n_heads, vocab"),
+        ({"model": "llama-3-8b", "n_layers": 8, "n_params": 70e9}, "d_model, d_ff, n_heads, vocab"),
+    ):
+        with pytest.raises(InputError, match=f"{lacking} open, and the catalog does not"):
+            asked_of(**columns)
 
 
 def test_a_shape_of_the_callers_own_is_the_model():

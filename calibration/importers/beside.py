@@ -21,7 +21,7 @@ from calibration.importers.source import Line, Source
 from dmodel.catalog.configs import read as read_config
 from dmodel.counts import parameters
 from dmodel.errors import InputError
-from dmodel.shape import catalog_shape, columns_of
+from dmodel.named_shape import catalog_shape, columns_of
 
 Cells = dict[str, str]
 Words = dict[str, str]

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 
 from calibration.traces.table import Row
 from dmodel.columns import BY_NAME, parse_number
+from dmodel.named_shape import FROM_MODEL, SIZES, filled
 from dmodel.question import Question
-from dmodel.shape import FROM_MODEL, SIZES, filled
 
 
 def completed(row: Row) -> Row:

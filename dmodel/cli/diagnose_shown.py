@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dmodel.cli.output import Document, digits, gib, percent, seconds, show_lines, show_table
+from dmodel.report.text import named
 
 LEAST = 0.01
 """Probability from which a cause is shown."""
@@ -39,7 +40,7 @@ def show(d: Document) -> None:
     from dmodel.cli.question import short
 
     show_lines(
-        f"{d['model']}, {d['seq_len']} tokens, batch {d['plan']['global_batch']}, on "
+        f"{named(d['model'])}, {d['seq_len']} tokens, batch {d['plan']['global_batch']}, on "
         f"{d['devices']} × {d['accelerator']}: {short(d['plan'])}",
         "",
         *_verdict(d),

@@ -9,6 +9,7 @@ from dmodel.cli.compiled import ready
 from dmodel.cli.options import Degrees, Job
 from dmodel.cli.output import say
 from dmodel.errors import InputError
+from dmodel.report.text import named
 
 if TYPE_CHECKING:
     from dmodel.asked import Asked
@@ -320,8 +321,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 def title(d: dict[str, Any]) -> str:
     """A job in one line, from its document."""
     return (
-        f"{d['model']}, {d['seq_len']} tokens, batch {d['global_batch']}, on {d['devices']} × "
-        f"{d['accelerator']} ({d['system']})"
+        f"{named(d['model'])}, {d['seq_len']} tokens, batch {d['global_batch']}, on "
+        f"{d['devices']} × {d['accelerator']} ({d['system']})"
     )
 
 

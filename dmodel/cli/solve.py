@@ -22,6 +22,7 @@ from dmodel.cli.output import (
     stop,
 )
 from dmodel.cli.run_options import Amount, Terms, check_amount, wanted_of
+from dmodel.report.text import named
 
 if TYPE_CHECKING:
     from dmodel.solve import Solution
@@ -163,7 +164,8 @@ IS = {"=": "is", "<=": "is at most", ">=": "is at least"}
 
 def _job(d: Document) -> str:
     """What is trained on which devices, however many."""
-    return f"{d['model']}, {d['seq_len']} tokens, batch {d['global_batch']}, on {d['accelerator']}"
+    job = f"{named(d['model'])}, {d['seq_len']} tokens, batch {d['global_batch']}"
+    return f"{job}, on {d['accelerator']}"
 
 
 def _output(name: str, value: float) -> str:

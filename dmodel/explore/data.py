@@ -24,11 +24,12 @@ from dmodel.design import Choices
 from dmodel.design.judge import DIGITS
 from dmodel.design.rows import PLAINNESS
 from dmodel.footprint import RISK
+from dmodel.named_shape import FROM_MODEL
 from dmodel.recomputation import MODULES
 from dmodel.records import LEAVES, MIXED, NEEDS, OF_MODEL, RULES, Model
 from dmodel.resolve import NEUTRAL, OPERAND_BYTES, OVERRIDDEN
 from dmodel.searching import AGAIN
-from dmodel.shape import FROM_MODEL, OF_PARTS
+from dmodel.shape import OF_PARTS
 from dmodel.units import HOUR
 from dmodel.varying import INPUTS, MEANT, OF_LAYOUT
 

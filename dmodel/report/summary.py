@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dmodel.breakdown import TERMS
+from dmodel.report.text import named
 from dmodel.run import CONVENTION
 from dmodel.units import GIB
 
@@ -20,8 +21,8 @@ def summary(found: Prediction) -> str:
     d, asked = found.document, found.asked
     where = f"{asked.devices} × {asked.accelerator}"
     lines = [
-        f"{asked.model_name}, {int(asked.model.seq_len)} tokens, batch {asked.global_batch}, on "
-        f"{where}" + (f", {asked.stack}" if asked.stack else ""),
+        f"{named(asked.model_name)}, {int(asked.model.seq_len)} tokens, "
+        f"batch {asked.global_batch}, on {where}" + (f", {asked.stack}" if asked.stack else ""),
         f"step {_seconds(d['step_time_s'])}{_interval(found)}",
         *_bars(found),
         _memory(found),

@@ -7,6 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 
+def named(model: str) -> str:
+    """A model's name, also where it has none."""
+    return model or "own shape"
+
+
 def seconds(x: float) -> str:
     """A time with a fitting unit: "12.3 s", "45.6 ms", "7.8 µs"."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
