@@ -14,7 +14,8 @@ answered:
 * `step_s`, `hours` (device-hours; of the best plan where no layout is known, by `design`): within
   25 %, or so where a micro-batch that nobody said is the faster one that is named.
 
-Peaks of memory (`peak_gib`, within 10 %) stand apart. `seen` marks questions that something was
+Apart from that stand peaks of memory (`peak_gib`, within 10 %), and whether intervals of 90 % hold
+times and hours (`inside`). `seen` marks questions that something was
 mended on: only the others are held out.
 `python -m experiments.questions [--only TEXT …] [--quick] [--json] [--out DIR]`
 """
@@ -57,6 +58,10 @@ AMOUNT, HEIGHT = 0.25, 0.1
 
 PEAK = "peak_gib"
 """Name of a known peak of memory [GiB]."""
+
+
+INTERVALS = {"step_s": ("", "step_time_s"), "hours": ("run", "device_hours")}
+"""Where an answer has the ends of intervals of what is known."""
 
 
 def asked(folder: Path = FOLDER) -> list[dict[str, Any]]:
@@ -128,6 +133,18 @@ def _amount(said: Answer, told: float, right: float) -> bool:
     return any(abs(told * scale / right - 1.0) <= AMOUNT for scale in (1.0, other))
 
 
+def inside(said: Answer | str, question: Mapping[str, Any]) -> bool | None:
+    """Whether the interval of a time or of hours holds what is known; None where there is none."""
+    name = next((name for name in INTERVALS if name in question), "")
+    if isinstance(said, str) or not name:
+        return None
+    place, end = INTERVALS[name]
+    of = said.get(place, said)
+    if f"{end}_low" not in of:
+        return None
+    return of[f"{end}_low"] <= question[name] <= of[f"{end}_high"]
+
+
 def fits(said: Answer, right: bool) -> bool:
     """Whether it is said to fit, or not to."""
     return said["fits"] == right
@@ -165,6 +182,7 @@ def judged(question: Mapping[str, Any]) -> Line:
         **{name: question[name] for name in ("about", "name", "seen")},
         "right": all({**right, f"{PEAK}_right": True}.values()),
         **right,
+        "inside": inside(said, question),
         "known": "; ".join(f"{name} {question[name]}" for name in known),
         "said": in_words(said),
         "source": question["source"],
@@ -214,28 +232,33 @@ def _memory(said: Answer) -> list[str]:
 
 def summary(found: Sequence[Line]) -> list[Line]:
     """By subject, and of all: how many questions are answered right, seen and not."""
-    subjects = dict.fromkeys(each["about"] for each in found)
-    whole = [{**each, "about": "all"} for each in found]
-    groups: dict[tuple[str, bool], list[Line]] = {
-        (about, seen): [] for about in (*subjects, "all") for seen in (True, False)
-    }
-    for each in (*found, *whole):
-        groups[each["about"], each["seen"]].append(each)
-    return [_counted(*group, some) for group, some in groups.items() if some]
+    groups: dict[tuple[str, bool], list[Line]] = {}
+    for each in (*found, *({**each, "about": "all"} for each in found)):
+        groups.setdefault((each["about"], not each["seen"]), []).append(each)
+    return [_counted(*group, groups[group]) for group in sorted(groups, key=_place)]
 
 
-def _counted(about: str, seen: bool, some: Sequence[Line]) -> Line:
+def _place(group: tuple[str, bool]) -> tuple[bool, str, bool]:
+    """Order of groups: all questions last, those that were held out below those that were not."""
+    return group[0] == "all", *group
+
+
+def _counted(about: str, held_out: bool, some: Sequence[Line]) -> Line:
     right = sum(each["right"] for each in some)
-    peaks = [each["peak_gib_right"] for each in some if "peak_gib_right" in each]
     return {
         "about": about,
-        "asked": "before" if seen else "held out",
+        "asked": "held out" if held_out else "before",
         "questions": len(some),
         "right": right,
         "share": 100.0 * right / len(some),
-        "peaks": len(peaks),
-        "peaks right": sum(peaks),
+        **_shares("peaks", [each.get(f"{PEAK}_right") for each in some]),
+        **_shares("intervals", [each.get("inside") for each in some]),
     }
+
+
+def _shares(name: str, known: Sequence[bool | None]) -> dict[str, int]:
+    """Of how many something is known, and for how many it is right."""
+    return {name: len(known) - known.count(None), f"{name} right": known.count(True)}
 
 
 def drawn(lines: Sequence[Line]) -> Figure:

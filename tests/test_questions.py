@@ -86,6 +86,18 @@ def test_an_answer_is_judged_and_counted(monkeypatch):
     )
 
 
+def test_intervals_of_times_and_hours_hold_what_is_known():
+    said = {
+        "step_time_s_low": 1.0,
+        "step_time_s_high": 2.0,
+        "run": {"device_hours_low": 5.0, "device_hours_high": 9.0},
+    }
+    assert questions.inside(said, {"step_s": 2.0}) and questions.inside(said, {"hours": 5.0})
+    assert not questions.inside(said, {"step_s": 2.1}) and not questions.inside(said, {"hours": 1})
+    assert questions.inside({}, {"step_s": 2.1}) is None is questions.inside(said, {"fits": True})
+    assert questions.inside("no answer", {"step_s": 1.0}) is None
+
+
 def test_no_answer_is_its_message():
     assert "gpt-9" in str(
         questions.answer("predict --system H100-DGX --devices 8 --global-batch 8 --model gpt-9")
