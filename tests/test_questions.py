@@ -52,6 +52,8 @@ def test_commands_and_causes_are_those_of_the_program():
         ("ratio", {**PAIR, "against": {"step_time_s": 1.5, **SURE}}, 0.95, True),
         ("ratio", {**PAIR, "against": {"step_time_s": 1.5, **SURE}}, 1.05, False),
         ("ratio", {**PAIR, "against": {"step_time_s": 2.02}}, 0.99, True),
+        ("ratio", {**PAIR, "faster": {"step_time_s": 1.0, "second_step_time_s": 0.4}}, 0.4, True),
+        ("ratio", {**PAIR, "faster": {"step_time_s": 1.0, "second_step_time_s": 0.4}}, 1.4, False),
         ("step_s", {"step_time_s": 1.2}, 1.0, True),
         ("step_s", {"step_time_s": 1.3}, 1.0, False),
         ("step_s", {"step_time_s": 1.3, "faster": {"step_time_s": 1.1}}, 1.0, True),
