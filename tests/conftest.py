@@ -35,7 +35,11 @@ HALF_WRITTEN = "ignore:Error reading persistent compilation cache entry"
 QUICK = ["--xla_backend_optimization_level=0"]
 if jax.__version_info__ < (0, 12):
     # XLA ends the process at a flag that it does not know
-    QUICK += ["--xla_cpu_use_fusion_emitters=false"]
+    QUICK += [
+        "--xla_cpu_use_fusion_emitters=false",
+        # two workers have two processors: parts of a program that compile apart only cost more
+        "--xla_cpu_parallel_codegen_split_count=1",
+    ]
 
 LONGEST = (
     "experiments",
