@@ -570,3 +570,29 @@ def test_layers_that_launchers_of_decoders_do_not_build_are_named(target, index)
     found = emit(target, job(whole, "", devices=8, batch=8))
     named = {x.field for x in found.left_out}
     assert ("hybrid" in named) == (index > 0)
+
+
+@pytest.mark.parametrize(
+    ("target", "precision", "told"),
+    [
+        ("torchtitan", "fp8", 'recipe_name = "tensorwise"'),
+        ("torchtitan", "fp8-rowwise", 'recipe_name = "rowwise"'),
+        ("torchtitan", "fp8-blockwise128", ""),
+        ("megatron", "fp8", "--fp8-recipe delayed"),
+        ("megatron", "fp8-tensorwise", "--fp8-recipe tensorwise"),
+        ("megatron", "fp8-blockwise128", "--fp8-format e4m3\n--fp8-recipe blockwise"),
+        ("megatron", "fp8-rowwise", ""),
+        ("nemo", "fp8", "fp8_hybrid: True"),
+        ("nemo", "fp8-rowwise", ""),
+        ("maxtext", "fp8", "quantization: fp8"),
+        ("maxtext", "fp8-blockwise128", ""),
+    ],
+)
+def test_how_operands_are_scaled_is_told_or_left_out(target, precision, told):
+    """Never another recipe than the one that was asked for."""
+    text = emit(target, JOBS["fp8"]._replace(precision=precision)).text
+    left = any("LEFT OUT operand_bytes" in line for line in text.splitlines())
+    assert left == (not told)
+    assert told in text
+    for words in ("quantize.linear", "--fp8-recipe", "fp8_hybrid", "quantization: fp8"):
+        assert told or words not in text

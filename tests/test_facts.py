@@ -42,6 +42,33 @@ def test_scales_by_row_gather_whole():
 
 
 @pytest.mark.parametrize(
+    ("stack", "precision", "passes"),
+    [
+        ("torchtitan", "fp8", 0.0),
+        ("torchtitan", "fp8-rowwise", 3.0),
+        ("torchtitan/float8", "fp8-rowwise", 3.0),
+        ("automodel", "fp8-rowwise", 3.0),
+        ("torchtitan/float8-rowwise", "fp8-rowwise", 0.0),
+        ("torchtitan/async-tp-rowwise", "fp8-rowwise", 0.0),
+        ("megatron-bridge", "mxfp8", 1.0),
+        ("megatron-bridge", "nvfp4", 2.0),
+    ],
+)
+def test_how_often_a_tensor_is_read_to_be_cast(stack, precision, passes):
+    """Scales of rows take two casts, each of which reads the tensor twice; the variants whose rows
+    have them are fitted without."""
+    chip = "B200" if precision in ("mxfp8", "nvfp4") else "H100-80GB"
+    plan = job(stack, "llama3-8b", chip, precision).plan
+    assert float(plan.precision.scale_passes) == passes
+
+
+@pytest.mark.parametrize(("chip", "said"), [("H200-141GB", True), ("MI300X", False)])
+def test_cudnn_is_named_of_chips_that_have_it(chip, said):
+    told = str(job("te", "llama3-8b", chip, "fp8").assumptions)
+    assert ("cuDNN" in told) == said
+
+
+@pytest.mark.parametrize(
     ("stack", "model", "accelerator", "precision", "ep", "merged", "beside"),
     [
         ("megatron-bridge/26.02", "qwen3-235b-a22b", "H100-80GB", "fp8", 32, 0.0, 1.0),
@@ -70,6 +97,10 @@ LAUNCHES = [
     ("megatron-bridge/25.11", "qwen3-235b-a22b", "GB200", "mxfp8", (0.0, 1.0)),
     ("megatron-bridge/25.09", "qwen3-30b-a3b", "B200", "fp8", (1.0, 0.0)),
     ("megatron-bridge/25.09", "qwen3-30b-a3b", "H100-80GB", "fp8", (0.0, 1.0)),
+    ("megatron-bridge/26.08", "qwen3-30b-a3b", "H100-80GB", "fp8", (0.0, 1.0)),
+    ("megatron-bridge", "qwen3-30b-a3b", "H100-80GB", "fp8", (1.0, 1.0)),
+    ("megatron-bridge", "qwen3-30b-a3b", "H100-80GB", "fp8-blockwise128", (1.0, 1.0)),
+    ("megatron-bridge", "qwen3-30b-a3b", "H100-80GB", "bf16", (0.0, 1.0)),
     ("megatron-bridge/26.06", "deepseek-v3", "B300", "mxfp8", (1.0, 1.0)),
     ("megatron-bridge/26.08", "deepseek-v3", "B300", "mxfp8", (1.0, 0.0)),
     ("megatron-bridge/26.06", "kimi-k2", "GB300", "mxfp8", (0.0, 1.0)),

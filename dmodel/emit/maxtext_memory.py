@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dmodel.emit import shape
-from dmodel.emit.sheet import Setting, Sheet, number_format, where
+from dmodel.emit.sheet import Setting, Sheet, number_format, scaled_format, where
 
 
 def write(sheet: Sheet) -> None:
@@ -117,8 +117,8 @@ def _products(sheet: Sheet) -> None:
     s.settings["dtype"] = "bfloat16" if words != "fp16" else "float16"
     s.either(
         "operand_bytes",
-        QUANTIZED.get(words),
-        f"of the narrow formats, fp8 and int8; not {words}",
+        QUANTIZED.get(scaled_format(s)),
+        f"of the narrow formats, fp8 and int8; not {scaled_format(s)}",
     )
     for name in ("wide_layers", "scale_passes"):
         told = s["operand_bytes"] >= 2 or not s[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dmodel.emit import shape
-from dmodel.emit.sheet import Setting, Sheet, number_format, where
+from dmodel.emit.sheet import Setting, Sheet, number_format, scaled_format, where
 from dmodel.records import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK
 
 STATES: dict[float, dict[str, Setting]] = {
@@ -111,10 +111,13 @@ def _recipe(sheet: Sheet) -> dict[str, Setting] | None:
             "fp8-format": "hybrid",
             "fp8-recipe": "tensorwise" if sheet["scale_passes"] else "delayed",
         },
+        "fp8-delayed": {"fp8-format": "hybrid", "fp8-recipe": "delayed"},
+        "fp8-tensorwise": {"fp8-format": "hybrid", "fp8-recipe": "tensorwise"},
+        "fp8-blockwise": {"fp8-format": "e4m3", "fp8-recipe": "blockwise"},
         "mxfp8": {"fp8-format": "e4m3", "fp8-recipe": "mxfp8"},
         "nvfp4": {"fp4-format": "e2m1", "fp4-recipe": "nvfp4"},
     }
-    return formats.get(number_format(sheet))
+    return formats.get(scaled_format(sheet))
 
 
 def _precision(sheet: Sheet) -> None:
@@ -128,7 +131,7 @@ def _precision(sheet: Sheet) -> None:
     sheet.either(
         "operand_bytes scale_passes",
         recipe,
-        f"Transformer Engine has no {words or 'such'} products; they run in {half}",
+        f"Transformer Engine has no {scaled_format(sheet) or 'such'} products; they run in {half}",
     )
     _wide_layers(sheet, recipe)
 

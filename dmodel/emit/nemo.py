@@ -11,7 +11,7 @@ commit 00bdb97ce036c4da43e9f1cf7c45f4deab4bd890 and
 from __future__ import annotations
 
 from dmodel.emit import shape
-from dmodel.emit.sheet import Setting, Sheet, number_format, where
+from dmodel.emit.sheet import Setting, Sheet, scaled_format, where
 
 NAME, VERSION = "nemo", "NVIDIA/NeMo 00bdb97c (megatron_gpt_pretraining, mcore_gpt)"
 
@@ -264,7 +264,8 @@ def _products(sheet: Sheet) -> None:
     }
     sheet.keeps(
         "operand_bytes scale_passes",
-        not narrow or (number_format(sheet) == "fp8" and not sheet["scale_passes"]),
+        not narrow
+        or (scaled_format(sheet) in ("fp8", "fp8-delayed") and not sheet["scale_passes"]),
         "of the narrow formats, fp8 with delayed scaling only",
         where(narrow, fp8),
     )

@@ -135,6 +135,14 @@ def number_format(sheet: Sheet) -> str:
     return sheet.job.precision.partition("-")[0].lower()
 
 
+def scaled_format(sheet: Sheet) -> str:
+    """The same, of "fp8" with how operands are scaled where that is said: "fp8-rowwise", and
+    "fp8-blockwise" of blocks of any size."""
+    words, _, scales = sheet.job.precision.lower().partition("-")
+    scales = scales.rstrip("0123456789") if words == "fp8" else ""
+    return f"{words}-{scales}" if scales else words
+
+
 def where(holds: object, settings: Mapping[str, Setting]) -> Mapping[str, Setting]:
     """These settings where something holds, none otherwise."""
     return settings if holds else {}

@@ -13,7 +13,7 @@ Read on 2026-11-21; `pipeline_parallel_expert_parallel_overlap` (`distributed/du
 from __future__ import annotations
 
 from dmodel.emit import shape
-from dmodel.emit.sheet import Setting, Sheet, number_format, where
+from dmodel.emit.sheet import Setting, Sheet, number_format, scaled_format, where
 from dmodel.records import RULES, USUAL
 
 NAME, VERSION = "torchtitan", "pytorch/torchtitan 6404b932 (job_config.py, TOML)"
@@ -312,38 +312,35 @@ def _precision(sheet: Sheet) -> None:
     )
 
 
-RECIPES: dict[str, dict[str, Setting]] = {
-    "fp8": {
-        "model.converters": ["quantize.linear.float8"],
-        "quantize.linear.float8.recipe_name": "tensorwise",
-    },
-    "mxfp8": {
-        "model.converters": ["quantize.linear.mx"],
-        "quantize.linear.mx.recipe_name": "mxfp8_cublas",
-    },
-}
-"""Narrow format → settings."""
+FLOAT8 = {"fp8": "tensorwise", "fp8-tensorwise": "tensorwise", "fp8-rowwise": "rowwise"}
+"""Format of the products → name of its recipe."""
+
+MX = {"model.converters": ["quantize.linear.mx"], "quantize.linear.mx.recipe_name": "mxfp8_cublas"}
 
 
 def _recipe(sheet: Sheet) -> dict[str, Setting] | None:
     """Settings of the format of the products; None where there are none."""
-    words = number_format(sheet)
+    words = scaled_format(sheet)
     if sheet["operand_bytes"] >= 2:
         return {} if words == "bf16" else None
-    gathers = words == "fp8" and sheet["gather_bytes"] == 1
-    narrow = where(gathers, {"quantize.linear.float8.enable_fsdp_float8_all_gather": True})
-    return {**RECIPES[words], **narrow} if words in RECIPES else None
+    if words not in FLOAT8:
+        return {**MX} if words == "mxfp8" else None
+    gathers = FLOAT8[words] == "tensorwise" and sheet["gather_bytes"] == 1
+    return {
+        "model.converters": ["quantize.linear.float8"],
+        "quantize.linear.float8.recipe_name": FLOAT8[words],
+        **where(gathers, {"quantize.linear.float8.enable_fsdp_float8_all_gather": True}),
+    }
 
 
 def _products(sheet: Sheet) -> None:
     """Format of the products, and how they are scaled."""
-    words = number_format(sheet)
     sheet.either(
         "operand_bytes",
         _recipe(sheet),
-        f"products run in bfloat16, float8 or mxfp8, not in {words}",
+        f"products run in bfloat16, float8 or mxfp8, not in {scaled_format(sheet)}",
     )
-    current = sheet["scale_passes"] > 0 or words == "mxfp8"
+    current = sheet["scale_passes"] > 0 or number_format(sheet) == "mxfp8"
     sheet.keeps(
         "scale_passes",
         current or sheet["operand_bytes"] >= 2,
@@ -361,8 +358,8 @@ def _weights(sheet: Sheet) -> None:
     size = sheet["gather_bytes"]
     sheet.keeps(
         "gather_bytes",
-        size == 2 or (size == 1 and number_format(sheet) == "fp8"),
-        "weights are gathered in 2 bytes, or in 1 with float8",
+        size == 2 or (size == 1 and FLOAT8.get(scaled_format(sheet)) == "tensorwise"),
+        "weights are gathered in 2 bytes, or in 1 with a float8 scale for each tensor",
     )
     sheet.keeps(
         "weight_bytes optimizer_bytes",
