@@ -297,6 +297,28 @@ def test_qlora_is_lora_with_frozen_weights_in_4_bits(stack):
     assert float(held.plan.precision.weight_bytes) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("stack", "changes", "expected"),
+    [
+        ("accelerate", {}, 2.0),
+        ("accelerate", {"precision": "fp16"}, 4.0),
+        ("llama-factory", {}, 4.0),
+        ("llama-factory/pure", {}, 2.0),
+        ("trl", {"tuning": "lora"}, 4.0),
+        ("pytorch", {}, 4.0),
+        ("accelerate/deepspeed", {}, 0.0),
+        *((stack, {"zero_stage": 3.0}, 0.0) for stack in ("trl", "pytorch")),
+        *((stack, {"n_accel": 1.0}, 0.0) for stack in ("trl", "pytorch")),
+    ],
+)
+def test_distributed_data_parallel_holds_all_gradients_twice(stack, changes, expected):
+    """In buckets of the bytes of a gradient, where several ranks share nothing."""
+    of = {"model": "llama-2-7b", "accelerator": "A100-80GB", "tuning": "sft", "zero_stage": 0.0}
+    found = job(stack, **of | changes).plan.precision
+    assert float(found.raw_gradient_bytes) == expected
+    assert expected in (0.0, float(found.gradient_bytes))
+
+
 def test_in_4_bits_are_the_layers_alone():
     """Embedding and head of a quantized model stay in 16 bits (bitsandbytes leaves them out)."""
     found = job("", "llama-3-8b", "RTX-4090", tuning="qlora")

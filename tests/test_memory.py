@@ -497,6 +497,19 @@ def test_gradients_that_are_freed_are_none_at_the_loss_of_the_only_micro_batch(i
     assert moments(freed_gradients=1.0, **several) == moments(**several)
 
 
+def test_buckets_of_gradients_stay_when_gradients_are_freed():
+    """PyTorch's DistributedDataParallel sends gradients from buckets of its own, which are there
+    all the time; `zero_grad` frees the gradients alone."""
+    one = {"recompute_layers": 1.0, "gradient_bytes": 2.0, "freed_gradients": 1.0, "dp": 2.0}
+    one |= {"global_batch": 2.0}
+    without, buckets = (moments(raw_gradient_bytes=x, **one) for x in (0.0, 2.0))
+    each = 2.0 * float(parameters(LLAMA))
+    for moment, found in without.items():
+        more = float(buckets[moment].gradients - found.gradients)
+        assert more == pytest.approx(each, rel=1e-12), moment
+    assert float(buckets["loss"].gradients) == pytest.approx(each, rel=1e-12)
+
+
 @pytest.mark.parametrize("model", EDGE_MODELS)
 def test_the_fullest_moment_is_what_a_device_needs(model):
     for degrees in ({}, {"pp": 2.0}, {"update_bytes": 40.0}, {"recompute_layers": 1.0}):

@@ -25,7 +25,7 @@ class Precision(struct.PyTreeNode, kw_only=True):
       end_bytes: of a stored weight of embedding and head [byte]; 0 = as of the layers.
       dequantize: time to bring layers' weights to 16 bits over its traffic's [1]; 0 = no need.
       gradient_bytes: of a stored gradient [byte].
-      raw_gradient_bytes: of what the backward pass made, held beside the gradient [byte]; 0 = none.
+      raw_gradient_bytes: held beside the gradient, as made or as sent [byte]; 0 = none.
       optimizer_bytes: of a parameter's state; 12 = fp32 weight and two moments [byte].
       update_bytes: of a parameter that the update takes beside its state [byte]; 0 = none.
       logit_bytes: alive per logit; 8 = product (2), fp32 copy (4), gradient (2) [byte].
