@@ -228,6 +228,8 @@ BESIDE = (
         ("megatron-deepspeed", {"precision": "fp16", "zero_stage": "0"}, (0.0, 0.0, 2.0, 0.0)),
         ("deepspeed", {"zero_stage": "2"}, (0.0, 6.0, 0.0, 0.0)),
         ("deepspeed", {"zero_stage": "3"}, (0.0, 0.0, 0.0, 0.0)),
+        ("gpt-neox", {"precision": "fp16", "zero_stage": "1"}, (0.0, 6.0, 2.0, 0.0)),
+        ("gpt-neox", {"zero_stage": "1", "tp": "4", "dp": "16"}, (0.0, 0.0, 0.0, 0.0)),
         ("megatron-sc21-t1", {"zero_stage": "1"}, (0.0, 0.0, 0.0, 0.0)),
         ("kempnerforge", {}, (0.0, 0.0, 0.0, 1.0)),
         ("torchtitan", {}, (0.0, 0.0, 0.0, 0.0)),
@@ -236,7 +238,8 @@ BESIDE = (
 )
 def test_what_stacks_hold_beside_the_states(stack, changes, expected):
     """DeepSpeed keeps 16-bit gradients beside fp32 ones, flattens a rank's share of fp16 ones for
-    the update, and keeps what pipeline stages got and sent; KempnerForge gathers the logits."""
+    the update, and keeps what pipeline stages got and sent (GPT-NeoX: where tp does not split it);
+    KempnerForge gathers the logits."""
     row = {"zero_stage": "3", "dp": "64", "tp": "1", "pp": "1", "recompute": "none"}
     found = answered(**{**row, **changes, "stack": stack}).plan
     held = [float(leaf(found, name)) for name in BESIDE]
@@ -283,6 +286,16 @@ def test_what_stacks_hold(stack, changes, expected):
     row = {"zero_stage": "3", "dp": "64", "tp": "1", "pp": "1", "recompute": "none"}
     plan = answered(**{**row, **changes, "stack": stack}).plan
     assert tuple(float(leaf(plan, n)) for n in HELD)[: len(expected)] == expected
+
+
+def test_gpt_neox_holds_layers_whole_and_sums_in_the_bytes_of_parameters():
+    """No sequence parallelism, no fused attention, gradients of fp16 in 16 bits, unless told."""
+    of = {"model": "gpt-neox-20b", "accelerator": "A100-80GB", "tp": 2.0, "zero_stage": 1.0}
+    found = job("gpt-neox", **of, precision="fp16").plan
+    assert (found.layout.sp, found.software.flash, found.precision.gradient_bytes) == (0.0, 0.0, 2.0)
+    told_so = job("gpt-neox", **of, precision="bf16", sp=1.0, attention="flash").plan
+    told = (told_so.layout.sp, told_so.software.flash, told_so.precision.gradient_bytes)
+    assert told == (1.0, 1.0, 4.0)
 
 
 @pytest.mark.parametrize("stack", ["", "huggingface", "litgpt"])
