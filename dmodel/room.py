@@ -180,13 +180,11 @@ def candidates(asked: Asked, plan: Plan) -> Iterator[Named]:
 def _more_devices(asked: Asked, plan: Plan) -> Iterator[Named]:
     """More replicas; where the batch is too small to divide among them, more stages or ranks of tp
     instead."""
-    batch, replicas = float(plan.global_batch), float(plan.layout.dp)
-    for n in TIMES:
-        named: Named = {"n_accel": n * asked.devices}
-        if batch % (n * replicas) == 0.0:
-            yield named
+    if float(plan.global_batch) % (2.0 * float(plan.layout.dp)) == 0.0:
+        yield from ({"n_accel": n * asked.devices} for n in TIMES)
+        return
     for name, times, degree in _larger(asked, plan):
-        if name in ("pp", "tp") and batch % (times * replicas) != 0.0:
+        if name in ("pp", "tp"):
             yield {"n_accel": times * asked.devices, name: degree}
 
 

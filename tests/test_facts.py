@@ -274,6 +274,7 @@ def test_what_stacks_hold_beside_the_states(stack, changes, expected):
         ("llama-factory/pure", {}, (2.0, 4.0, 2.0)),
         ("llama-factory", {"zero_stage": "0"}, (4.0, 8.0, 4.0, 4.0)),
         ("unsloth", {"zero_stage": "0"}, (2.0, 4.0, 2.0, 2.0, 0.0, 0.0)),
+        ("pytorch/llama-recipes", {"flag": "lora"}, (2.0, 12.0, 4.0, 2.0, 0.0, 14.0)),
         ("torchtune", {}, (2.0, 4.0, 2.0)),
         ("composer", {}, (2.0, 12.0, 4.0)),
         ("megatron-bridge/26.02", {}, (2.0, 12.0)),
@@ -330,6 +331,23 @@ def test_distributed_data_parallel_holds_all_gradients_twice(stack, changes, exp
     found = job(stack, **of | changes).plan.precision
     assert float(found.raw_gradient_bytes) == expected
     assert expected in (0.0, float(found.gradient_bytes))
+
+
+@pytest.mark.parametrize(
+    ("stack", "changes", "expected"),
+    [
+        ("peft", {}, (4.0, 2.0)),
+        ("peft/deepspeed", {}, (2.0, 2.0)),
+        ("peft/pure", {}, (2.0, 2.0)),
+        ("peft", {"tuning": "qlora"}, (0.516, 0.516)),
+        ("peft", {"zero_stage": 0.0}, (2.0, 2.0)),
+        ("llama-factory/fsdp", {}, (2.0, 2.0)),
+    ],
+)
+def test_frozen_weights_that_peft_loads_for_fsdp_are_in_fp32(stack, changes, expected):
+    of = {"model": "llama-2-70b", "accelerator": "H100-80GB", "tuning": "lora", "zero_stage": 3.0}
+    found = job(stack, **of | changes).plan.precision
+    assert (float(found.weight_bytes), float(found.gather_bytes)) == expected
 
 
 def test_in_4_bits_are_the_layers_alone():
