@@ -350,6 +350,19 @@ def test_frozen_weights_that_peft_loads_for_fsdp_are_in_fp32(stack, changes, exp
     assert (float(found.weight_bytes), float(found.gather_bytes)) == expected
 
 
+@pytest.mark.parametrize(
+    ("stack", "zero", "whole"),
+    [
+        *((each, 3.0, 1.0) for each in ("peft", "trl", "llama-factory/fsdp", "pytorch")),
+        *((each, 3.0, 0.0) for each in ("peft/deepspeed", "llama-factory", "torchtitan")),
+        ("peft", 0.0, 0.0),
+    ],
+)
+def test_whose_root_unit_has_embedding_and_head(stack, zero, whole):
+    of = {"model": "llama-2-7b", "accelerator": "H100-80GB", "tuning": "sft", "zero_stage": zero}
+    assert float(job(stack, **of).plan.software.whole_ends) == whole
+
+
 def test_in_4_bits_are_the_layers_alone():
     """Embedding and head of a quantized model stay in 16 bits (bitsandbytes leaves them out)."""
     found = job("", "llama-3-8b", "RTX-4090", tuning="qlora")

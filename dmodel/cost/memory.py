@@ -87,6 +87,29 @@ def stored_weights(parts: counts.Residents, plan: Plan) -> Array:
     return bits.weight_bytes * held(parts, plan, 3.0) + more * held(ends, plan, 3.0)
 
 
+def device_weights(parts: counts.Residents, plan: Plan) -> Array:
+    """Bytes of weights in a device's memory [byte]: what it stores, but for what waits in the
+    host's. Of layers' weights `Precision.whole_bytes` are neither sharded nor do they wait."""
+    software, whole = plan.software, plan.precision.whole_bytes
+    layers = parts.replace(ends=0.0 * parts.ends)
+    stored = stored_weights(parts, plan) - whole * held(layers, plan, 3.0)
+    every = whole * weight_copies(plan.layout) * layers.total
+    return (1.0 - software.offload_weights) * stored + every
+
+
+def gathered_weights(parts: counts.Residents, plan: Plan, layers: Array) -> Array:
+    """Weights that ZeRO-3 has gathered while layers compute [byte]: of a layer and of the next one,
+    as a share of all, or all where they are kept after the forward pass; embedding and head whole,
+    in their own bytes, where these are (`Software.whole_ends`). layers: of the device [count]."""
+    layout, bits, ends = plan.layout, plan.precision, plan.software.whole_ends
+    alive = 1.0 - layout.reshard * (1.0 - smaller(2.0 / layers, 1.0))
+    where = np.where if at_hand(bits.end_bytes, bits.gather_bytes) else jnp.where
+    own = where(bits.end_bytes > 0.0, bits.end_bytes, bits.gather_bytes)
+    share = bits.gather_bytes * (parts.total - ends * parts.ends) * alive
+    whole = ends * own * parts.ends
+    return zero_share(layout.zero, 3.0) * weight_copies(layout) * (share + whole)
+
+
 def layer_activation_bytes(model: Model, plan: Plan) -> Array:
     """Activations that one layer keeps for the backward pass, per device and micro-batch [byte].
 
@@ -302,8 +325,7 @@ def _apart(
 def _states(
     model: Model, plan: Plan, footprint: Footprint, layers: Array, ends: Array = 1.0
 ) -> _States:
-    """What a device holds whatever the moment [byte]; what waits in the host's memory is not among
-    it.
+    """What a device holds whatever the moment, less what waits in the host's memory [byte].
 
     Args:
       layers: that it holds [count]. ends: share of the stage's embedding and head.
@@ -313,7 +335,7 @@ def _states(
     parts = found.replace(
         layers=share * found.layers, experts=share * found.experts, ends=ends * found.ends
     )
-    copies, alive = weight_copies(layout), 1.0 - layout.reshard * (1.0 - smaller(2.0 / layers, 1.0))
+    copies = weight_copies(layout)
     several = ramp(plan.n_microbatches - 1.0)
     whole = (
         plan.software.accumulate
@@ -326,14 +348,14 @@ def _states(
     stay = trained * (1.0 - software.offload_optimizer * software.host_sums)
     each, split = bits.gradient_bytes * footprint.gradient, held(parts, plan, 2.0)
     states = Memory(
-        weights=(1.0 - software.offload_weights) * stored_weights(parts, plan),
+        weights=device_weights(parts, plan),
         gradients=stay * (each * (split + whole) + bits.raw_gradient_bytes * split),
         optimizer=here * bits.optimizer_bytes * footprint.optimizer * updated,
         activations=0.0 * updated,
         logits=0.0 * updated,
         buffers=footprint.reserved + 0.0 * updated,
     )
-    gathered = zero_share(layout.zero, 3.0) * bits.gather_bytes * copies * parts.total * alive
+    gathered = gathered_weights(parts, plan, layers)
     return _States(
         during=states.replace(buffers=states.buffers + gathered),
         at_update=states.replace(optimizer=states.optimizer + here * bits.update_bytes * updated),

@@ -23,6 +23,7 @@ class Precision(struct.PyTreeNode, kw_only=True):
       gather_bytes: of a parameter when weights are gathered [byte].
       weight_bytes: of a stored weight [byte].
       end_bytes: of a stored weight of embedding and head [byte]; 0 = as of the layers.
+      whole_bytes: of a layers' weight that every rank has, however sharded [byte]; 0 = none.
       dequantize: time to bring layers' weights to 16 bits over its traffic's [1]; 0 = no need.
       gradient_bytes: of a stored gradient [byte].
       raw_gradient_bytes: held beside the gradient, as made or as sent [byte]; 0 = none.
@@ -44,6 +45,7 @@ class Precision(struct.PyTreeNode, kw_only=True):
     gather_bytes: Array = 2.0
     weight_bytes: Array = 2.0
     end_bytes: Array = 0.0
+    whole_bytes: Array = 0.0
     dequantize: Array = 0.0
     gradient_bytes: Array = 4.0
     raw_gradient_bytes: Array = 0.0
