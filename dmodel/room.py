@@ -36,6 +36,8 @@ SWITCHES = {("sp", 0.0): "--no-sp", ("sp", 1.0): "--sp"}
 SETTINGS = ("logit_bytes", "optimizer", "tuning")
 """Names that `--set` takes."""
 
+TIMES = (2, 4, 8)
+"""How many times as many devices or ranks are tried."""
 
 ALTERING = frozenset(("tuning", "seq_len"))
 """Names whose change is another training."""
@@ -171,12 +173,19 @@ def candidates(asked: Asked, plan: Plan) -> Iterator[Named]:
     yield from ({"zero_stage": float(stage)} for stage in _stages(asked, float(layout.zero)))
     yield from _degrees(asked, plan)
     yield {"offload": 1.0}
-    yield from _more_devices(asked)
+    yield from _more_devices(asked, plan)
     yield from _training(asked)
 
 
-def _more_devices(asked: Asked) -> Iterator[Named]:
-    return ({"n_accel": n * asked.devices} for n in (2, 4, 8))
+def _more_devices(asked: Asked, plan: Plan) -> Iterator[Named]:
+    """More replicas; where the batch is too small to divide among them, more stages or ranks of tp
+    instead."""
+    if float(plan.global_batch) % (2.0 * float(plan.layout.dp)) == 0.0:
+        yield from ({"n_accel": n * asked.devices} for n in TIMES)
+        return
+    for name, times, degree in _larger(asked, plan):
+        if name in ("pp", "tp"):
+            yield {"n_accel": times * asked.devices, name: degree}
 
 
 def _training(asked: Asked) -> Iterator[Named]:
@@ -211,7 +220,15 @@ def _stages(asked: Asked, stage: float) -> list[int]:
 
 
 def _degrees(asked: Asked, plan: Plan) -> Iterator[Named]:
-    """Larger degrees of the model parallelism that the stack has, with what they have to divide."""
+    """Larger degrees of model parallelism on as many devices."""
+    for name, _, degree in _larger(asked, plan):
+        if asked.devices % degree == 0.0:
+            yield {name: degree}
+
+
+def _larger(asked: Asked, plan: Plan) -> Iterator[tuple[str, int, float]]:
+    """Larger degrees of the model parallelism that the stack has and that divide what they have to:
+    name, times the present one, degree."""
     runs = asked.question.stack.runs.get("degrees", ("tp", "pp", "cp", "ep"))
     layout, model = plan.layout, asked.model
     inside = float(np.asarray(asked.cluster.network.size).ravel()[0])
@@ -224,11 +241,10 @@ def _degrees(asked: Asked, plan: Plan) -> Iterator[Named]:
     }
     for name in (n for n in of if n in runs):
         most, divided = of[name]
-        now = float(getattr(layout, name))
-        for more in (2.0 * now, 4.0 * now, 8.0 * now):
-            fits = more <= most and divided and all(x % more == 0.0 for x in divided)
-            if fits and asked.devices % more == 0.0:
-                yield {name: more}
+        for times in TIMES:
+            degree = times * float(getattr(layout, name))
+            if degree <= most and divided and all(x % degree == 0.0 for x in divided):
+                yield name, times, degree
 
 
 def _experts(asked: Asked) -> list[float]:

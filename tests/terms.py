@@ -500,6 +500,12 @@ TERMS: dict[str, Term] = {
         lambda m, p: [memory.held(counts.residents(m, p), p, k) for k in (1.0, 2.0, 3.0)]
     ),
     "memory.stored_weights": of_work(lambda m, p: memory.stored_weights(counts.residents(m, p), p)),
+    "memory.device_weights": of_work(lambda m, p: memory.device_weights(counts.residents(m, p), p)),
+    "memory.gathered_weights": of_work(
+        lambda m, p: memory.gathered_weights(
+            counts.residents(m, p), p.having(whole_ends=0.4), counts.stage_layers(m, p)
+        )
+    ),
     "memory.layer_activation_bytes": of_work(memory.layer_activation_bytes),
     "memory.layer_input_bytes": of_work(memory.layer_input_bytes),
     "memory.kept_result_bytes": of_work(memory.kept_result_bytes),

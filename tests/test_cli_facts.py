@@ -53,11 +53,12 @@ ASKED = [
     ("nemo-launcher", "llama-2-7b", "H100-DGX", "fp8", AGAIN | {"zero": 1}),
     ("vtrain", "llama-2-7b", "H100-DGX", "fp16", AGAIN | {"zero": 1}),
     ("megatron-deepspeed/bigscience-fp16", "llama-2-7b", "H100-DGX", "fp16", AGAIN | {"zero": 1}),
+    ("gpt-neox", "gpt-neox-20b", "A100-DGX", "fp16", STAGES),
 ]
 
 
 COLUMNS = ("dp", "tp", "pp", "cp", "ep", "interleave", "micro_batch", "recompute")
-BLANK = dict.fromkeys((*FROM_MODEL, "seq_len", "sp", "domain_size"), "")
+BLANK = dict.fromkeys((*FROM_MODEL, "seq_len", "sp", "domain_size", "attention"), "")
 
 
 @pytest.mark.parametrize(("stack", "model", "system", "precision", "degrees"), ASKED)

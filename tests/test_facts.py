@@ -259,6 +259,8 @@ BESIDE = (
         ("megatron-deepspeed", {"precision": "fp16", "zero_stage": "0"}, (0.0, 0.0, 2.0, 0.0)),
         ("deepspeed", {"zero_stage": "2"}, (0.0, 6.0, 0.0, 0.0)),
         ("deepspeed", {"zero_stage": "3"}, (0.0, 0.0, 0.0, 0.0)),
+        ("gpt-neox", {"precision": "fp16", "zero_stage": "1"}, (0.0, 6.0, 2.0, 0.0)),
+        ("gpt-neox", {"zero_stage": "1", "tp": "4", "dp": "16"}, (0.0, 0.0, 0.0, 0.0)),
         ("megatron-sc21-t1", {"zero_stage": "1"}, (0.0, 0.0, 0.0, 0.0)),
         ("kempnerforge", {}, (0.0, 0.0, 0.0, 1.0)),
         ("torchtitan", {}, (0.0, 0.0, 0.0, 0.0)),
@@ -267,7 +269,8 @@ BESIDE = (
 )
 def test_what_stacks_hold_beside_the_states(stack, changes, expected):
     """DeepSpeed keeps 16-bit gradients beside fp32 ones, flattens a rank's share of fp16 ones for
-    the update, and keeps what pipeline stages got and sent; KempnerForge gathers the logits."""
+    the update, and keeps what pipeline stages got and sent (GPT-NeoX: where tp does not split it);
+    KempnerForge gathers the logits."""
     row = {"zero_stage": "3", "dp": "64", "tp": "1", "pp": "1", "recompute": "none"}
     found = answered(**{**row, **changes, "stack": stack}).plan
     held = [float(leaf(found, name)) for name in BESIDE]
@@ -302,6 +305,7 @@ def test_what_stacks_hold_beside_the_states(stack, changes, expected):
         ("llama-factory/pure", {}, (2.0, 4.0, 2.0)),
         ("llama-factory", {"zero_stage": "0"}, (4.0, 8.0, 4.0, 4.0)),
         ("unsloth", {"zero_stage": "0"}, (2.0, 4.0, 2.0, 2.0, 0.0, 0.0)),
+        ("pytorch/llama-recipes", {"flag": "lora"}, (2.0, 12.0, 4.0, 2.0, 0.0, 14.0)),
         ("torchtune", {}, (2.0, 4.0, 2.0)),
         ("composer", {}, (2.0, 12.0, 4.0)),
         ("megatron-bridge/26.02", {}, (2.0, 12.0)),
@@ -316,6 +320,16 @@ def test_what_stacks_hold(stack, changes, expected):
     assert tuple(float(leaf(plan, n)) for n in HELD)[: len(expected)] == expected
 
 
+def test_gpt_neox_holds_layers_whole_and_sums_in_the_bytes_of_parameters():
+    """No sequence parallelism, no fused attention, gradients of fp16 in 16 bits, unless told."""
+    of = {"model": "gpt-neox-20b", "accelerator": "A100-80GB", "tp": 2.0, "zero_stage": 1.0}
+    found = job("gpt-neox", **of, precision="fp16").plan
+    other = job("gpt-neox", **of, precision="bf16", sp=1.0, attention="flash").plan
+    for plan, expected in ((found, (0.0, 0.0, 2.0)), (other, (1.0, 1.0, 4.0))):
+        held = (plan.layout.sp, plan.software.flash, plan.precision.gradient_bytes)
+        assert held == expected
+
+
 @pytest.mark.parametrize("stack", ["", "huggingface", "litgpt"])
 def test_qlora_is_lora_with_frozen_weights_in_4_bits(stack):
     of = {"stack": stack, "model": "llama-2-7b", "accelerator": "RTX-4090"}
@@ -326,6 +340,58 @@ def test_qlora_is_lora_with_frozen_weights_in_4_bits(stack):
     assert qlora.model.first_adapters == lora.model.first_adapters > 0.0
     held = job(**of, tuning="qlora", weight_bytes=1.0)
     assert float(held.plan.precision.weight_bytes) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("stack", "changes", "expected"),
+    [
+        ("accelerate", {}, 2.0),
+        ("accelerate", {"precision": "fp16"}, 4.0),
+        ("llama-factory", {}, 4.0),
+        ("llama-factory/pure", {}, 2.0),
+        ("trl", {"tuning": "lora"}, 4.0),
+        ("pytorch", {}, 4.0),
+        ("accelerate/deepspeed", {}, 0.0),
+        *((stack, {"zero_stage": 3.0}, 0.0) for stack in ("trl", "pytorch")),
+        *((stack, {"n_accel": 1.0}, 0.0) for stack in ("trl", "pytorch")),
+    ],
+)
+def test_distributed_data_parallel_holds_all_gradients_twice(stack, changes, expected):
+    """In buckets of the bytes of a gradient, where several ranks share nothing."""
+    of = {"model": "llama-2-7b", "accelerator": "A100-80GB", "tuning": "sft", "zero_stage": 0.0}
+    found = job(stack, **of | changes).plan.precision
+    assert float(found.raw_gradient_bytes) == expected
+    assert expected in (0.0, float(found.gradient_bytes))
+
+
+@pytest.mark.parametrize(
+    ("stack", "changes", "expected"),
+    [
+        ("peft", {}, (4.0, 2.0)),
+        ("peft/deepspeed", {}, (2.0, 2.0)),
+        ("peft/pure", {}, (2.0, 2.0)),
+        ("peft", {"tuning": "qlora"}, (0.516, 0.516)),
+        ("peft", {"zero_stage": 0.0}, (2.0, 2.0)),
+        ("llama-factory/fsdp", {}, (2.0, 2.0)),
+    ],
+)
+def test_frozen_weights_that_peft_loads_for_fsdp_are_in_fp32(stack, changes, expected):
+    of = {"model": "llama-2-70b", "accelerator": "H100-80GB", "tuning": "lora", "zero_stage": 3.0}
+    found = job(stack, **of | changes).plan.precision
+    assert (float(found.weight_bytes), float(found.gather_bytes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("stack", "zero", "whole"),
+    [
+        *((each, 3.0, 1.0) for each in ("peft", "trl", "llama-factory/fsdp", "pytorch")),
+        *((each, 3.0, 0.0) for each in ("peft/deepspeed", "llama-factory", "torchtitan")),
+        ("peft", 0.0, 0.0),
+    ],
+)
+def test_whose_root_unit_has_embedding_and_head(stack, zero, whole):
+    of = {"model": "llama-2-7b", "accelerator": "H100-80GB", "tuning": "sft", "zero_stage": zero}
+    assert float(job(stack, **of).plan.software.whole_ends) == whole
 
 
 def test_in_4_bits_are_the_layers_alone():

@@ -276,6 +276,27 @@ def test_fsdp_gathers_two_layers_on_top_of_what_is_reserved():
     )
 
 
+def test_embedding_and_head_of_the_outermost_unit_stay_gathered():
+    """PyTorch's FSDP frees no parameters of the root unit after the forward pass: two layers of 32
+    are gathered at a time, embedding and head all the time."""
+    sharded = {"dp": 8.0, "shard": 8.0, "zero": 3.0, "global_batch": 8.0, "reshard": 1.0}
+    layers, root = (moments(whole_ends=x, **sharded) for x in (0.0, 1.0))
+    parts = residents(LLAMA, plan(**sharded))
+    more = 2.0 * float(parts.ends) * (1.0 - 2.0 / 32.0)
+    for moment, expected in (("loss", more), ("backward", more), ("update", 0.0)):
+        found = float(root[moment].buffers - layers[moment].buffers)
+        assert found == pytest.approx(expected, rel=1e-12), moment
+    # in bytes of their own, and all of them where all weights stay
+    own = moments(whole_ends=1.0, end_bytes=2.0, gather_bytes=0.5, **sharded)["loss"].buffers
+    narrow = moments(gather_bytes=0.5, **sharded)["loss"].buffers
+    more = float(parts.ends) * (2.0 - 0.5 * 2.0 / 32.0)
+    assert float(own - narrow) == pytest.approx(more, rel=1e-12)
+    kept = sharded | {"reshard": 0.0}
+    assert moments(whole_ends=1.0, **kept) == moments(**kept)
+    unsharded = sharded | {"zero": 2.0}
+    assert moments(whole_ends=1.0, **unsharded) == moments(**unsharded)
+
+
 def test_weights_kept_after_the_forward_pass_are_all_alive():
     p = plan(dp=8.0, shard=8.0, zero=3.0)
     again, kept = (
@@ -495,6 +516,19 @@ def test_gradients_that_are_freed_are_none_at_the_loss_of_the_only_micro_batch(i
     assert freed["update"] == kept["update"]
     several = one | {"global_batch": 2.0 * batch}
     assert moments(freed_gradients=1.0, **several) == moments(**several)
+
+
+def test_buckets_of_gradients_stay_when_gradients_are_freed():
+    """PyTorch's DistributedDataParallel sends gradients from buckets of its own, which are there
+    all the time; `zero_grad` frees the gradients alone."""
+    one = {"recompute_layers": 1.0, "gradient_bytes": 2.0, "freed_gradients": 1.0, "dp": 2.0}
+    one |= {"global_batch": 2.0}
+    without, buckets = (moments(raw_gradient_bytes=x, **one) for x in (0.0, 2.0))
+    each = 2.0 * float(parameters(LLAMA))
+    for moment, found in without.items():
+        more = float(buckets[moment].gradients - found.gradients)
+        assert more == pytest.approx(each, rel=1e-12), moment
+    assert float(buckets["loss"].gradients) == pytest.approx(each, rel=1e-12)
 
 
 @pytest.mark.parametrize("model", EDGE_MODELS)

@@ -31,6 +31,24 @@ def test_embedding_and_head_stay_in_16_bits():
     assert float(memory_use(model, plan(**QUANTIZED)).weights) == pytest.approx(held)
 
 
+def test_constants_of_quantized_weights_are_neither_sharded_nor_offloaded():
+    """PyTorch shards and moves parameters; bitsandbytes' quant_state is none."""
+    model = catalog.transformer("llama-2-7b")
+    constants = QUANTIZED | {"whole_bytes": 0.0159}
+    layers = float(counts.residents(model, plan()).layers)
+
+    def held(bits, **changes):
+        return float(memory_use(model, plan(**bits, **changes)).weights)
+
+    alone = held(QUANTIZED)
+    assert held(constants) == pytest.approx(alone, rel=1e-12)
+    shared = {"dp": 4.0, "shard": 4.0, "zero": 3.0}
+    more = held(constants, **shared) - held(QUANTIZED, **shared)
+    assert more == pytest.approx(0.75 * 0.0159 * layers, rel=1e-9)
+    assert held(constants, offload_weights=1.0) == pytest.approx(0.0159 * layers, rel=1e-12)
+    assert held(QUANTIZED, offload_weights=1.0) == 0.0
+
+
 def test_weights_are_brought_to_16_bits_in_both_passes_and_where_products_are_done_again():
     model, system = catalog.transformer("llama-2-7b"), catalog.system("A100-DGX")
     model = model.replace(trainable=0.0)

@@ -54,6 +54,20 @@ def test_a_stack_is_offered_what_it_runs():
     assert any(name in each for each in changes(STAGED) for name in ("--tp", "--zero"))
 
 
+def test_more_devices_go_to_stages_and_tp_where_the_batch_has_no_more_replicas():
+    """One sequence a step cannot divide among replicas; 64 can."""
+    few = (
+        "--system H200-DGX --devices 2 --model gpt-neox-20b --seq-len 2048 --tp 2 --zero 1 "
+        "--precision fp16 --recompute full --stack gpt-neox"
+    )
+    one, many = (changes(few, f"--global-batch {n}") for n in (1, 64))
+    assert {"--devices 8 --pp 4", "--devices 8 --tp 8"} <= set(one)
+    typed = document("predict", few, "--global-batch 1 --devices 8 --pp 4")
+    assert typed["oom_probability"] <= RISK
+    assert "--devices 8" in many and "--devices 8" not in one
+    assert not any("--devices" in each and ("--pp" in each or "--tp" in each) for each in many)
+
+
 def test_pretraining_is_not_told_to_train_adapters():
     assert not any("tuning" in each for each in changes(LARGE))
 

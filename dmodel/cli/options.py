@@ -243,8 +243,12 @@ class Degrees(NamedTuple):
         ),
     ] = None
     attention: Annotated[
-        str, typer.Option(help="Fused attention: flash, none.", rich_help_panel=PLAN)
-    ] = "flash"
+        str | None,
+        typer.Option(
+            help="Fused attention: flash, none; default: the stack's, else flash.",
+            rich_help_panel=PLAN,
+        ),
+    ] = None
 
 
 def takes(**records: type) -> Callable[[Callable[..., None]], Callable[..., None]]:

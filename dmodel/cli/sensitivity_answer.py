@@ -59,7 +59,7 @@ def _best(asked: Asked, degrees: Degrees, w: Wanted) -> tuple[Plan, list[str], S
     from dmodel.sensitivity import searched
     from dmodel.sensitivity.case import inputs
 
-    found = space_of(asked, degrees.attention)
+    found = space_of(asked, degrees.attention or "")
     # one record for stages of one chunk and of several
     shared = _of_any_chunks(found.base)
     whole = shared.having(dp=float(asked.devices), global_batch=float(asked.global_batch))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -84,6 +85,29 @@ def stored_weights(parts: counts.Residents, plan: Plan) -> Array:
     where = np.where if at_hand(bits.end_bytes, bits.weight_bytes) else jnp.where
     more = where(bits.end_bytes > 0.0, bits.end_bytes - bits.weight_bytes, 0.0)
     return bits.weight_bytes * held(parts, plan, 3.0) + more * held(ends, plan, 3.0)
+
+
+def device_weights(parts: counts.Residents, plan: Plan) -> Array:
+    """Bytes of weights in a device's memory [byte]: what it stores, but for what waits in the
+    host's. Of layers' weights `Precision.whole_bytes` are neither sharded nor do they wait."""
+    software, whole = plan.software, plan.precision.whole_bytes
+    layers = parts.replace(ends=0.0 * parts.ends)
+    stored = stored_weights(parts, plan) - whole * held(layers, plan, 3.0)
+    every = whole * weight_copies(plan.layout) * layers.total
+    return (1.0 - software.offload_weights) * stored + every
+
+
+def gathered_weights(parts: counts.Residents, plan: Plan, layers: Array) -> Array:
+    """Weights that ZeRO-3 has gathered while layers compute [byte]: of a layer and of the next one,
+    as a share of all, or all where they are kept after the forward pass; embedding and head whole,
+    in their own bytes, where these are (`Software.whole_ends`). layers: of the device [count]."""
+    layout, bits, ends = plan.layout, plan.precision, plan.software.whole_ends
+    alive = 1.0 - layout.reshard * (1.0 - smaller(2.0 / layers, 1.0))
+    where = np.where if at_hand(bits.end_bytes, bits.gather_bytes) else jnp.where
+    own = where(bits.end_bytes > 0.0, bits.end_bytes, bits.gather_bytes)
+    share = bits.gather_bytes * (parts.total - ends * parts.ends) * alive
+    whole = ends * own * parts.ends
+    return zero_share(layout.zero, 3.0) * weight_copies(layout) * (share + whole)
 
 
 def layer_activation_bytes(model: Model, plan: Plan) -> Array:
@@ -202,7 +226,8 @@ def moments(
     those of two layers are on the device. At the update nothing is gathered, and the optimizer
     takes `Precision.update_bytes` of every parameter beside its state. Where gradients are freed
     after the update, none is alive at the loss of a step's only micro-batch, and in its backward
-    pass they take the place of what layers kept (`Software.freed_gradients`).
+    pass they take the place of what layers kept (`Software.freed_gradients`); what the stack holds
+    beside them stays (`Precision.raw_gradient_bytes`).
 
     Where stages are not alike (`Layout.stage_excess`), the first one counts as the fullest, and the
     last one holds the states of as many layers. Where a schedule puts both ends on one rank, and
@@ -217,8 +242,8 @@ def moments(
     """
     layout, bits = plan.layout, plan.precision
     layers = counts.stage_layers(model, plan)
-    states, gathered, updated = _states(model, plan, footprint, layers)
-    inner, outer = _apart(model, plan, footprint, (states, gathered), layers)
+    alike = _states(model, plan, footprint, layers)
+    inner, outer = _apart(model, plan, footprint, alike, layers)
     again = layout.recompute_layers * (1.0 - footprint.kept)
     more = footprint.activation * (1.0 + footprint.copies * (1.0 - 1.0 / layout.tp))
     layer = more * layer_activation_bytes(model, plan.having(recompute_layers=again))
@@ -247,16 +272,16 @@ def moments(
     only = 1.0 - ramp(plan.n_microbatches - 1.0)
     freed = plan.software.freed_gradients
     return {
-        "loss": outer.replace(
-            gradients=outer.gradients * (1.0 - only * freed),
+        "loss": outer.during.replace(
+            gradients=outer.during.gradients - only * freed * outer.summed,
             activations=backward + told * (smaller(first, final) * layer - backward),
             logits=told * logits,
         ),
-        "backward": inner.replace(
-            gradients=inner.gradients - only * smaller(freed * inner.gradients, first * layer),
+        "backward": inner.during.replace(
+            gradients=inner.during.gradients - only * smaller(freed * inner.summed, first * layer),
             activations=backward,
         ),
-        "update": states.replace(optimizer=states.optimizer + updated),
+        "update": alike.at_update,
     }
 
 
@@ -268,30 +293,39 @@ def _at_work(model: Model, plan: Plan) -> Array:
     return kept.total + plan.software.eager * (kept.dense + kept.shared + kept.experts)
 
 
+class _States(NamedTuple):
+    """What a device holds apart from activations and logits.
+
+    Attributes:
+      during: in the passes, gathered weights among the buffers. at_update: there, what the update
+        takes beside the state of the optimizer with it. summed: of the gradients those that add up.
+    """
+
+    during: Memory
+    at_update: Memory
+    summed: Array
+
+
 def _apart(
-    model: Model, plan: Plan, footprint: Footprint, alike: tuple[Memory, Array], layers: Array
-) -> tuple[Memory, Memory]:
-    """States, with gathered weights among the buffers, of the rank that is the fullest in the
-    backward pass and of the one with the head. alike: of a rank that is both."""
+    model: Model, plan: Plan, footprint: Footprint, alike: _States, layers: Array
+) -> tuple[_States, _States]:
+    """States of the rank that is the fullest in the backward pass and of the one with the head.
+    alike: of a rank that is both."""
     together = ends_together(plan.layout)
     apart = together * ramp(plan.layout.head_displaces)
     fewer = layers - apart * plan.layout.head_displaces
     if isinstance(together, float) and together == 0.0:
-        both = alike[0].replace(buffers=alike[0].buffers + alike[1])
-        return both, both
-    found = (
-        _states(model, plan, footprint, layers, 1.0 - apart)[:2],
-        _states(model, plan, footprint, fewer)[:2],
+        return alike, alike
+    return (
+        _states(model, plan, footprint, layers, 1.0 - apart),
+        _states(model, plan, footprint, fewer),
     )
-    inner, outer = (of.replace(buffers=of.buffers + gathered) for of, gathered in found)
-    return inner, outer
 
 
 def _states(
     model: Model, plan: Plan, footprint: Footprint, layers: Array, ends: Array = 1.0
-) -> tuple[Memory, Array, Array]:
-    """What a device holds whatever the moment; the weights that it gathers; what the update takes
-    beside the optimizer's state [byte]; what waits in the host's memory is not among them.
+) -> _States:
+    """What a device holds whatever the moment, less what waits in the host's memory [byte].
 
     Args:
       layers: that it holds [count]. ends: share of the stage's embedding and head.
@@ -301,7 +335,7 @@ def _states(
     parts = found.replace(
         layers=share * found.layers, experts=share * found.experts, ends=ends * found.ends
     )
-    copies, alive = weight_copies(layout), 1.0 - layout.reshard * (1.0 - smaller(2.0 / layers, 1.0))
+    copies = weight_copies(layout)
     several = ramp(plan.n_microbatches - 1.0)
     whole = (
         plan.software.accumulate
@@ -311,21 +345,22 @@ def _states(
     )
     trained, updated, software = model.trainable, held(parts, plan, 1.0), plan.software
     here = trained * (1.0 - software.offload_optimizer)
+    stay = trained * (1.0 - software.offload_optimizer * software.host_sums)
+    each, split = bits.gradient_bytes * footprint.gradient, held(parts, plan, 2.0)
     states = Memory(
-        weights=(1.0 - software.offload_weights) * stored_weights(parts, plan),
-        gradients=trained
-        * (1.0 - software.offload_optimizer * software.host_sums)
-        * (
-            bits.gradient_bytes * footprint.gradient * (held(parts, plan, 2.0) + whole)
-            + bits.raw_gradient_bytes * held(parts, plan, 2.0)
-        ),
+        weights=device_weights(parts, plan),
+        gradients=stay * (each * (split + whole) + bits.raw_gradient_bytes * split),
         optimizer=here * bits.optimizer_bytes * footprint.optimizer * updated,
         activations=0.0 * updated,
         logits=0.0 * updated,
         buffers=footprint.reserved + 0.0 * updated,
     )
-    gathered = zero_share(layout.zero, 3.0) * bits.gather_bytes * copies * parts.total * alive
-    return states, gathered, here * bits.update_bytes * updated
+    gathered = gathered_weights(parts, plan, layers)
+    return _States(
+        during=states.replace(buffers=states.buffers + gathered),
+        at_update=states.replace(optimizer=states.optimizer + here * bits.update_bytes * updated),
+        summed=stay * (each * (split + whole)),
+    )
 
 
 def fullest(found: Mapping[str, Memory]) -> Memory:

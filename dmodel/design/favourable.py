@@ -27,6 +27,8 @@ BETTER = {
             "optimizer_bytes",
             "update_bytes",
             "weight_bytes",
+            "whole_bytes",
+            "whole_ends",
         ),
         SMALLER,
     ),

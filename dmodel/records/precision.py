@@ -23,9 +23,10 @@ class Precision(struct.PyTreeNode, kw_only=True):
       gather_bytes: of a parameter when weights are gathered [byte].
       weight_bytes: of a stored weight [byte].
       end_bytes: of a stored weight of embedding and head [byte]; 0 = as of the layers.
+      whole_bytes: of a layers' weight that every rank has, however sharded [byte]; 0 = none.
       dequantize: time to bring layers' weights to 16 bits over its traffic's [1]; 0 = no need.
       gradient_bytes: of a stored gradient [byte].
-      raw_gradient_bytes: of what the backward pass made, held beside the gradient [byte]; 0 = none.
+      raw_gradient_bytes: held beside the gradient, as made or as sent [byte]; 0 = none.
       optimizer_bytes: of a parameter's state; 12 = fp32 weight and two moments [byte].
       update_bytes: of a parameter that the update takes beside its state [byte]; 0 = none.
       logit_bytes: alive per logit; 8 = product (2), fp32 copy (4), gradient (2) [byte].
@@ -44,6 +45,7 @@ class Precision(struct.PyTreeNode, kw_only=True):
     gather_bytes: Array = 2.0
     weight_bytes: Array = 2.0
     end_bytes: Array = 0.0
+    whole_bytes: Array = 0.0
     dequantize: Array = 0.0
     gradient_bytes: Array = 4.0
     raw_gradient_bytes: Array = 0.0

@@ -32,6 +32,7 @@ class Software(struct.PyTreeNode, kw_only=True):
       split_rotary: 1 = several kernels rotate queries and keys; 0 = one does.
       unpadded_vocab: 1 = a rank's columns of logits are no multiple of 8; 0 = they are padded.
       whole_logits: 1 = ranks of tp hold all logits for the loss; 0 = their columns. Memory alone.
+      whole_ends: 1 = ZeRO-3 keeps embedding and head gathered; 0 = as layers. Memory alone.
       boundary_copies: of a stage's input that it keeps for a micro-batch in flight [count].
       boundary_buffers: 1 = a stage has buffers to receive in for all of a step; 0 = as it goes.
       freed_gradients: 1 = gradients are freed after the update; 0 = they stay. Memory alone.
@@ -57,7 +58,7 @@ class Software(struct.PyTreeNode, kw_only=True):
     CHOICES = frozenset(
         (
             "accumulate recompute_last last_kept flash cp_balanced unpadded_vocab graphed "
-            "sparse_kernels whole_logits boundary_buffers freed_gradients eager "
+            "sparse_kernels whole_logits whole_ends boundary_buffers freed_gradients eager "
             "fused_sums split_rotary route_bytes attention_rate attention_backward_rate "
             "overlap_tp overlap_cp overlap_ep overlap_dp overlap_pp overlap_replica composed "
             "offload_optimizer offload_weights host_sums overlap_offload"
@@ -82,6 +83,7 @@ class Software(struct.PyTreeNode, kw_only=True):
     split_rotary: Array = 0.0
     unpadded_vocab: Array = 0.0
     whole_logits: Array = 0.0
+    whole_ends: Array = 0.0
     boundary_copies: Array = 0.0
     boundary_buffers: Array = 0.0
     freed_gradients: Array = 0.0
