@@ -169,6 +169,11 @@ FUSED_KERNELS = (
         {"attention_rate": 1, "attention_backward_rate": 1},
         "attention runs in the kernels that the framework has for the chip",
     ),
+    Usual(
+        "stream_ratio loss_ratio",
+        {"stream_ratio": 1, "loss_ratio": 1},
+        "whether a compiler fuses norms, activations and the loss is a setting of the framework",
+    ),
 )
 """Kernels of experts and of attention."""
 

@@ -36,6 +36,8 @@ class Software(struct.PyTreeNode, kw_only=True):
       boundary_buffers: 1 = a stage has buffers to receive in for all of a step; 0 = as it goes.
       freed_gradients: 1 = gradients are freed after the update; 0 = they stay. Memory alone.
       eager: 1 = norms, activations and gates keep results of their own; 0 = fused. Memory alone.
+      stream_ratio: traffic of norms, activations and additions over that of kernels apart [1].
+      loss_ratio: traffic of the loss over that of kernels apart [1].
       cp_balanced: 1 = ranks of cp get equal work of a causal sequence; 0 = in order, last waits.
       overlap_tp: 1 = messages of tp may hide behind compute; 0 = never.
       overlap_cp: 1 = messages of cp may hide behind compute; 0 = never.
@@ -59,6 +61,7 @@ class Software(struct.PyTreeNode, kw_only=True):
             "accumulate recompute_last last_kept flash cp_balanced unpadded_vocab graphed "
             "sparse_kernels whole_logits boundary_buffers freed_gradients eager "
             "fused_sums split_rotary route_bytes attention_rate attention_backward_rate "
+            "stream_ratio loss_ratio "
             "overlap_tp overlap_cp overlap_ep overlap_dp overlap_pp overlap_replica composed "
             "offload_optimizer offload_weights host_sums overlap_offload"
         ).split()
@@ -86,6 +89,8 @@ class Software(struct.PyTreeNode, kw_only=True):
     boundary_buffers: Array = 0.0
     freed_gradients: Array = 0.0
     eager: Array = 0.0
+    stream_ratio: Array = 1.0
+    loss_ratio: Array = 1.0
     cp_balanced: Array = 1.0
     overlap_tp: Array = 1.0
     overlap_cp: Array = 1.0
