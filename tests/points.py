@@ -158,6 +158,7 @@ PLAN = Plan.of(
     recompute_elementwise=0.7,
     recompute_bytes=0.2,
     recompute_last=0.7,
+    exchange_kept=0.3,
     last_kept=0.4,
     offload=0.3,
     graphed=0.3,

@@ -64,6 +64,23 @@ def test_checkpoints_of_new_releases_run_to_their_end(stack, recompute, last):
     assert float(answered(**row, stack=stack).plan.software.recompute_last) == last
 
 
+def test_exchanged_tokens_are_kept_once_to_experts_and_once_back():
+    """2 t k h bytes each way of a layer with experts, of 26 of DeepSeek-V2-Lite's 27 layers."""
+    row = dict(
+        ep=8, micro_batch=4, global_batch=256, zero_stage="3", recompute="selective", seq_len=4096
+    )
+    held = [
+        job("torchtitan/0.2.1", "deepseek-v2-lite", "H100-80GB", **row, exchange_kept=x)
+        for x in (0.0, 1.0)
+    ]
+    bytes_ = [float(memory_use(of.model.replace(order=()), of.plan).total) for of in held]
+    ways = 2.0 * (4 * 4096) * 6 * 2048 * 2.0 * 26
+    assert bytes_[1] - bytes_[0] == pytest.approx(ways, rel=0.1)
+    told = job("torchtitan", "deepseek-v2-lite", "H100-80GB", **row).plan
+    assert float(told.software.exchange_kept) == 1.0
+    assert float(told.precision.logit_bytes) == 0.5
+
+
 FUSED = ("stream_ratio", "loss_ratio", "logit_bytes", "eager", "split_rotary")
 
 

@@ -361,7 +361,7 @@ def recomputed_end(sheet: Sheet, early: bool, why: str) -> None:
     again = sheet["recompute_layers"] or sheet["recompute_elementwise"]
     told = not again or bool(sheet["recompute_last"]) != early
     sheet.keeps("recompute_last", told, why)
-    sheet.tell("last_kept")
+    sheet.tell("last_kept exchange_kept")
 
 
 def leave_without_experts(sheet: Sheet, names: str) -> bool:

@@ -22,6 +22,7 @@ class Software(struct.PyTreeNode, kw_only=True):
       route_bytes: of the map of who visits whom, per token and expert [byte]; 0 = counts alone.
       accumulate: 1 = ZeRO 2 and 3 reduce gradients once per step (`no_sync`); 0 = per micro-batch.
       recompute_last: 1 = a recomputed layer's last product is done again; 0 = it ends before.
+      exchange_kept: 1 = what ranks of ep sent is kept where kernels that stream run again; 0 = not.
       last_kept: 1 = that product's result is kept, though nothing reads it; 0 = dropped.
       graphed: share of a layer's kernels, experts' aside, that Python does not launch [1].
       looped_experts: 1 = the host launches experts' products one by one; 0 = one kernel for all.
@@ -58,7 +59,8 @@ class Software(struct.PyTreeNode, kw_only=True):
 
     CHOICES = frozenset(
         (
-            "accumulate recompute_last last_kept flash cp_balanced unpadded_vocab graphed "
+            "accumulate recompute_last exchange_kept last_kept flash cp_balanced "
+            "unpadded_vocab graphed "
             "sparse_kernels whole_logits boundary_buffers freed_gradients eager "
             "fused_sums split_rotary route_bytes attention_rate attention_backward_rate "
             "stream_ratio loss_ratio "
@@ -68,13 +70,16 @@ class Software(struct.PyTreeNode, kw_only=True):
     )
     """Fields that are choices, not sizes: no derivative is asked for."""
 
-    OF_EXPERTS = frozenset("merge_copies route_bytes looped_experts fused_experts".split())
+    OF_EXPERTS = frozenset(
+        "merge_copies route_bytes looped_experts fused_experts exchange_kept".split()
+    )
     """Fields that say nothing of a model without experts."""
 
     merge_copies: Array = 0.0
     route_bytes: Array = 0.0
     accumulate: Array = 0.0
     recompute_last: Array = 1.0
+    exchange_kept: Array = 0.0
     last_kept: Array = 0.0
     graphed: Array = 0.0
     looped_experts: Array = 0.0
