@@ -110,8 +110,8 @@ def kept_result_bytes(model: Model, plan: Plan) -> Array:
     """What a layer keeps beside its input where elementwise kernels are done again, per micro-batch
     [byte]: results of its products and of the core of attention, but for the shares that are done
     again too. Where recomputation ends early, nothing reads the last product's result, which is not
-    kept either, unless a policy keeps it all the same (`Software.last_kept`). It may keep what ranks
-    of ep sent each other too, to experts and back (`Software.exchange_kept`).
+    kept either, unless a policy keeps it all the same (`Software.last_kept`). It may keep what
+    ranks of ep sent each other too, to experts and back (`Software.exchange_kept`).
     """
     layout = plan.layout
     table = layer(model, plan)
