@@ -100,13 +100,12 @@ def attention_passes(
 
 
 def _streaming(table: Layer, model: Model, plan: Plan, chip: Chip, c: Coefficients) -> Passes:
-    """Both passes of what streams through memory, adapters with it."""
+    """Both passes of what streams through memory, adapters with it; where a compiler fuses kernels
+    it moves less (`Software.stream_ratio`)."""
+    fused = c.elementwise_traffic * plan.software.stream_ratio
     passes = zip(table.streams, traffic.adapter_bytes(model, plan), strict=True)
     return Passes(
-        *(
-            compute.streaming_time(c.elementwise_traffic * least + all_of, chip, c)
-            for least, all_of in passes
-        )
+        *(compute.streaming_time(fused * least + all_of, chip, c) for least, all_of in passes)
     )
 
 
@@ -194,7 +193,8 @@ def layer_work(
     backward = (
         behind + attention.backward + streaming.backward + accumulation + 0.5 * casts + brought
     )
-    added = ends * compute.streaming_time(c.elementwise_traffic * table.added, chip, c)
+    sums = c.elementwise_traffic * plan.software.stream_ratio * table.added
+    added = ends * compute.streaming_time(sums, chip, c)
     spared = ends * products.last
     full, parts_again = layout.recompute_layers, 1.0 - layout.recompute_layers
     hot = layout.recompute_products * matmul + layout.recompute_attention * attention.forward
@@ -202,7 +202,8 @@ def layer_work(
     some = some + layout.recompute_products * brought
     again = full * (forward - spared - added) + parts_again * some
     logits = (2.0 + model.trainable) * (products.times[-1] * compute.off_vectors(plan))
-    loss = compute.streaming_time(c.loss_traffic * traffic.loss_bytes(model, plan), chip, c)
+    lost = plan.software.loss_ratio * traffic.loss_bytes(model, plan)
+    loss = compute.streaming_time(c.loss_traffic * lost, chip, c)
     return LayerWork(
         matmul=Passes(matmul, behind),
         attention=attention,

@@ -96,8 +96,8 @@ def _attention(case: Case, seconds: float) -> list[Amount]:
 
 
 def _elementwise(case: Case, seconds: float) -> list[Amount]:
-    work = float(layer(case.model, case.plan).streams.total * _passes(case))
-    peak = float(case.cluster.chip.hbm_bytes_per_s)
+    of, peak = case.plan.software, float(case.cluster.chip.hbm_bytes_per_s)
+    work = float(of.stream_ratio * layer(case.model, case.plan).streams.total * _passes(case))
     return [
         Amount("least traffic of kernels that stream", work, "byte"),
         Amount("memory bandwidth", peak, "byte/s"),

@@ -342,7 +342,8 @@ def done_again(
     # written
     ending = sum(share for share, part in parts_of(m) if not is_mixer(part))
     added = ending * 3.0 * 2.0 * tokens(m, p) * m.d_model / split_of(p)
-    spared = 0.0 if p.software.recompute_last else c.elementwise_traffic * added / stream
+    moved = c.elementwise_traffic * p.software.stream_ratio * added
+    spared = 0.0 if p.software.recompute_last else moved / stream
     if p.layout.recompute_layers:
         return forward["all"] - spared - (0.0 if p.software.recompute_last else downs)
     parts = (
@@ -444,7 +445,7 @@ def work(system: Cluster, m: Model, p: Plan, c: Coefficients) -> dict[str, float
     )
     behind *= c.attention_backward if p.software.flash else 1.0
     streaming, back = (
-        (c.elementwise_traffic * n + more) / stream
+        (c.elementwise_traffic * p.software.stream_ratio * n + more) / stream
         for n, more in zip(streams(m, p), adapted(m, p), strict=True)
     )
     accumulate = added_up(m, p, c, others, stream)
@@ -476,7 +477,8 @@ def work(system: Cluster, m: Model, p: Plan, c: Coefficients) -> dict[str, float
         * matmul((t, columns / p.layout.tp, h, 1.0), half, 2.0, system, c)
         * (2.0 if p.software.unpadded_vocab else 1.0)
     )
-    head = logits + c.loss_traffic * 20.0 * t * m.vocab / p.layout.tp / stream
+    read = p.software.loss_ratio * 20.0 * t * m.vocab / p.layout.tp
+    head = logits + c.loss_traffic * read / stream
     spared = 0.0 if p.software.recompute_last else downs
     parts = p.layout.recompute_products * products + p.layout.recompute_attention * attention
     return {

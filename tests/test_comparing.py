@@ -153,7 +153,7 @@ def test_devices_for_a_run_of_tokens_in_so_many_days():
 @pytest.mark.parametrize(
     ("named", "known"),
     [
-        *(("internlm", "internevo"), ("mosaicml", "llm-foundry"), ("nanoGPT", "pytorch")),
+        *(("internlm", "internevo"), ("mosaicml", "llm-foundry"), ("nanoGPT", "nanogpt")),
         *(("llm.c", "llm-c"), ("pytorch fsdp", "fsdp"), ("GPT-NeoX", "gpt-neox")),
     ],
 )

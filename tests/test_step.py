@@ -75,6 +75,11 @@ QUESTIONS = {
         "llama-2-7b",
         plan(dp=8.0, attention_rate=0.4, attention_backward_rate=0.3),
     ),
+    "compiled layers and loss, done again": (
+        "H100-DGX",
+        "llama-2-7b",
+        plan(dp=8.0, stream_ratio=0.6, loss_ratio=0.25, recompute_layers=1.0, recompute_last=0.0),
+    ),
     "ZeRO 2 in copies": ("H100-DGX", "llama-2-7b", plan(dp=32.0, zero=2.0, shard=8.0)),
     "FSDP": ("H100-DGX", "llama-2-13b", plan(dp=128.0, zero=3.0)),
     "FSDP in copies, gathered once": (

@@ -134,7 +134,8 @@ def kept_result_bytes(model: Model, plan: Plan) -> Array:
     """What a layer keeps beside its input where elementwise kernels are done again, per micro-batch
     [byte]: results of its products and of the core of attention, but for the shares that are done
     again too. Where recomputation ends early, nothing reads the last product's result, which is not
-    kept either, unless a policy keeps it all the same (`Software.last_kept`).
+    kept either, unless a policy keeps it all the same (`Software.last_kept`). It may keep what
+    ranks of ep sent each other too, to experts and back (`Software.exchange_kept`).
     """
     layout = plan.layout
     table = layer(model, plan)
@@ -152,7 +153,9 @@ def kept_result_bytes(model: Model, plan: Plan) -> Array:
     )
     again = smaller(layout.recompute_products * flops / done, 1.0)
     core = (1.0 - layout.recompute_attention) * table.returned
-    return counts.WORD * ((1.0 - again) * read + core)
+    sent = products.of(products.elements[0], "expert_up") + products.of(results, "expert_down")
+    sent = plan.software.exchange_kept * smaller(ramp(layout.ep - 1.0), 1.0) * sent
+    return counts.WORD * ((1.0 - again) * read + core + sent)
 
 
 IN_TRANSIT = 2.0

@@ -32,7 +32,7 @@ BETTER = {
         ),
         SMALLER,
     ),
-    **dict.fromkeys(("logit_bytes", "bucket_per_rank"), SMALLER),
+    **dict.fromkeys(("logit_bytes", "bucket_per_rank", "stream_ratio", "loss_ratio"), SMALLER),
     **dict.fromkeys(("freed_gradients", "overlap_dp", "overlap_replica"), LARGER),
 }
 """Leaves that may differ with sharding, and which value takes no more time, energy or memory."""

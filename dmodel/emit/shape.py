@@ -169,6 +169,11 @@ FUSED_KERNELS = (
         {"attention_rate": 1, "attention_backward_rate": 1},
         "attention runs in the kernels that the framework has for the chip",
     ),
+    Usual(
+        "stream_ratio loss_ratio",
+        {"stream_ratio": 1, "loss_ratio": 1},
+        "whether a compiler fuses norms, activations and the loss is a setting of the framework",
+    ),
 )
 """Kernels of experts and of attention."""
 
@@ -356,7 +361,7 @@ def recomputed_end(sheet: Sheet, early: bool, why: str) -> None:
     again = sheet["recompute_layers"] or sheet["recompute_elementwise"]
     told = not again or bool(sheet["recompute_last"]) != early
     sheet.keeps("recompute_last", told, why)
-    sheet.tell("last_kept")
+    sheet.tell("last_kept exchange_kept")
 
 
 def leave_without_experts(sheet: Sheet, names: str) -> bool:

@@ -241,9 +241,8 @@ def _recompute(sheet: Sheet) -> None:
             "recompute_layers",
             f"recomputed is one layer in {_every(s)}, the next share above {share:.3g}",
         )
-    shape.recomputed_end(
-        s, not shape.is_mixture(s), "checkpoints end once the backward pass has what it needs"
-    )
+    # where recomputation ends follows from the release, and from what is compiled
+    s.tell("recompute_last last_kept exchange_kept")
     _kernels(s)
 
 

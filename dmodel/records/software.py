@@ -22,6 +22,7 @@ class Software(struct.PyTreeNode, kw_only=True):
       route_bytes: of the map of who visits whom, per token and expert [byte]; 0 = counts alone.
       accumulate: 1 = ZeRO 2 and 3 reduce gradients once per step (`no_sync`); 0 = per micro-batch.
       recompute_last: 1 = a recomputed layer's last product is done again; 0 = it ends before.
+      exchange_kept: 1 = what ranks of ep sent is kept where kernels that stream run again; 0 = not.
       last_kept: 1 = that product's result is kept, though nothing reads it; 0 = dropped.
       graphed: share of a layer's kernels, experts' aside, that Python does not launch [1].
       looped_experts: 1 = the host launches experts' products one by one; 0 = one kernel for all.
@@ -37,6 +38,8 @@ class Software(struct.PyTreeNode, kw_only=True):
       boundary_buffers: 1 = a stage has buffers to receive in for all of a step; 0 = as it goes.
       freed_gradients: 1 = gradients are freed after the update; 0 = they stay. Memory alone.
       eager: 1 = norms, activations and gates keep results of their own; 0 = fused. Memory alone.
+      stream_ratio: traffic of norms, activations and additions over that of kernels apart [1].
+      loss_ratio: traffic of the loss over that of kernels apart [1].
       cp_balanced: 1 = ranks of cp get equal work of a causal sequence; 0 = in order, last waits.
       overlap_tp: 1 = messages of tp may hide behind compute; 0 = never.
       overlap_cp: 1 = messages of cp may hide behind compute; 0 = never.
@@ -57,22 +60,27 @@ class Software(struct.PyTreeNode, kw_only=True):
 
     CHOICES = frozenset(
         (
-            "accumulate recompute_last last_kept flash cp_balanced unpadded_vocab graphed "
-            "sparse_kernels whole_logits whole_ends boundary_buffers freed_gradients eager "
+            "accumulate recompute_last exchange_kept last_kept flash cp_balanced "
+            "unpadded_vocab graphed sparse_kernels whole_logits whole_ends boundary_buffers "
+            "freed_gradients eager "
             "fused_sums split_rotary route_bytes attention_rate attention_backward_rate "
+            "stream_ratio loss_ratio "
             "overlap_tp overlap_cp overlap_ep overlap_dp overlap_pp overlap_replica composed "
             "offload_optimizer offload_weights host_sums overlap_offload"
         ).split()
     )
     """Fields that are choices, not sizes: no derivative is asked for."""
 
-    OF_EXPERTS = frozenset("merge_copies route_bytes looped_experts fused_experts".split())
+    OF_EXPERTS = frozenset(
+        "merge_copies route_bytes looped_experts fused_experts exchange_kept".split()
+    )
     """Fields that say nothing of a model without experts."""
 
     merge_copies: Array = 0.0
     route_bytes: Array = 0.0
     accumulate: Array = 0.0
     recompute_last: Array = 1.0
+    exchange_kept: Array = 0.0
     last_kept: Array = 0.0
     graphed: Array = 0.0
     looped_experts: Array = 0.0
@@ -88,6 +96,8 @@ class Software(struct.PyTreeNode, kw_only=True):
     boundary_buffers: Array = 0.0
     freed_gradients: Array = 0.0
     eager: Array = 0.0
+    stream_ratio: Array = 1.0
+    loss_ratio: Array = 1.0
     cp_balanced: Array = 1.0
     overlap_tp: Array = 1.0
     overlap_cp: Array = 1.0
