@@ -40,9 +40,10 @@ COEFFICIENTS = ("power_demand", "grouped_efficiency", *SINGLE)
 full clock over what the limit leaves. grouped_efficiency: share of their rate that products of
 experts keep."""
 
-TRAITS = {"last_level_cache": "byte"} | dict.fromkeys(COEFFICIENTS, "1")
-"""Numbers that only some chips have, and the unit of each: `COEFFICIENTS`, and last_level_cache,
-the largest cache before the memory."""
+TRAITS = {"last_level_cache": "byte", "parts": "count"} | dict.fromkeys(COEFFICIENTS, "1")
+"""Numbers that only some chips have, and the unit of each: `COEFFICIENTS`; last_level_cache, the
+largest cache before the memory; parts, dies or cores of which each counts as a device, or that a
+name counts ("v5p-8" has four chips)."""
 
 
 USUAL = ("bf16", "fp16")
@@ -111,6 +112,26 @@ def trait(name: str, key: str) -> float | None:
     main = known_name("chips", name)
     entry = {} if main is None else table("chips")[main].get(key)
     return number(entry, TRAITS[key], f"chips/{main}/{key}") if entry else None
+
+
+def other_counts(name: str) -> dict[str, float]:
+    """What else a device of a chip may be, where its parts are counted, or it is one: in words →
+    its rates and memory over the chip's.
+
+    >>> other_counts("MI250X"), other_counts("MI250X-GCD"), other_counts("TPU-v4")
+    ({'MI250X-GCD': 0.5}, {'MI250X': 2.0}, {'1/2 of TPU-v4': 0.5})
+    """
+    main, found = known_name("chips", name), {}
+    for whole, entry in table("chips").items():
+        count = trait(whole, "parts")
+        if count is None:
+            continue
+        each = entry["parts"].get("each", "")
+        if whole == main:
+            found[each or f"1/{count:g} of {whole}"] = 1.0 / count
+        elif each and each == main:
+            found[whole] = count
+    return found
 
 
 def processor(name: str) -> str:
