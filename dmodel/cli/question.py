@@ -317,10 +317,15 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     }
 
 
+def trained(d: dict[str, Any]) -> str:
+    """What is trained, from a document: the model's name, if it has one."""
+    return str(d["model"] or "a model without a name")
+
+
 def title(d: dict[str, Any]) -> str:
     """A job in one line, from its document."""
     return (
-        f"{d['model']}, {d['seq_len']} tokens, batch {d['global_batch']}, on {d['devices']} × "
+        f"{trained(d)}, {d['seq_len']} tokens, batch {d['global_batch']}, on {d['devices']} × "
         f"{d['accelerator']} ({d['system']})"
     )
 

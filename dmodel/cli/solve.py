@@ -163,7 +163,9 @@ IS = {"=": "is", "<=": "is at most", ">=": "is at least"}
 
 def _job(d: Document) -> str:
     """What is trained on which devices, however many."""
-    return f"{d['model']}, {d['seq_len']} tokens, batch {d['global_batch']}, on {d['accelerator']}"
+    from dmodel.cli.question import trained
+
+    return f"{trained(d)}, {d['seq_len']} tokens, batch {d['global_batch']}, on {d['accelerator']}"
 
 
 def _output(name: str, value: float) -> str:

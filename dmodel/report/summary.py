@@ -20,7 +20,7 @@ def summary(found: Prediction) -> str:
     d, asked = found.document, found.asked
     where = f"{asked.devices} × {asked.accelerator}"
     lines = [
-        f"{asked.model_name}, {int(asked.model.seq_len)} tokens, batch {asked.global_batch}, on "
+        f"{asked.model_name or 'a model without a name'}, {int(asked.model.seq_len)} tokens, batch {asked.global_batch}, on "
         f"{where}" + (f", {asked.stack}" if asked.stack else ""),
         f"step {_seconds(d['step_time_s'])}{_interval(found)}",
         *_bars(found),
