@@ -35,10 +35,10 @@ GATE = Passes(3.0, 5.0)
 gradient read, two written."""
 
 MOVED, MOVED_SPLIT = 13.0, 24.0
-"""Bytes that unfused attention moves for a score, forward: by one kernel for scale, mask and softmax
-in 16 bits, 13 (written and read, probabilities written and read, and dropout's read, write and
-mask); by a kernel each, 24: written (2), scaled (4), masked (4), softmax to fp32 (6), cast (6), read
-(2), no dropout (Transformers, modeling_llama.py, eager attention, 2023-03 to today)."""
+"""Bytes that unfused attention moves for a score, forward: by one kernel for scale, mask and
+softmax in 16 bits, 13 (written and read, probabilities written and read, and dropout's read, write
+and mask); by a kernel each, 24: written (2), scaled (4), masked (4), softmax to fp32 (6), cast (6),
+read (2), no dropout (Transformers, modeling_llama.py, eager attention, 2023-03 to today)."""
 
 HELD, HELD_SPLIT = 5.0, 6.0
 """Bytes of a score that unfused attention keeps: probabilities before and after dropout, and its

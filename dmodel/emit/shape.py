@@ -129,8 +129,8 @@ LAYER_KERNELS = (
     Usual(
         "split_softmax",
         {"split_softmax": 0},
-        "attention that is not fused has one kernel for its softmax where the framework has one; no "
-        "setting splits it",
+        "without fused attention, softmax is one kernel where the framework has one; no setting "
+        "splits it",
     ),
     Usual(
         "narrow_gathers",

@@ -28,7 +28,7 @@ class Software(struct.PyTreeNode, kw_only=True):
       fused_experts: 1 = experts' products have activation and casts in them; 0 = kernels apart.
       fused_sums: 1 = products add to the gradients held; 0 = a kernel of its own adds.
       flash: 1 = attention kernels are fused; 0 = scores go through memory.
-      split_softmax: 1 = unfused scores have a kernel each for scale, mask, fp32 softmax, cast; 0 = one.
+      split_softmax: 1 = unfused scale, mask, fp32 softmax and cast are a kernel each; 0 = one.
       sparse_kernels: 1 = attention over picked keys is fused; 0 = all scores, in fp32, masked.
       split_rotary: 1 = several kernels rotate queries and keys; 0 = one does.
       unpadded_vocab: 1 = a rank's columns of logits are no multiple of 8; 0 = they are padded.
@@ -59,7 +59,8 @@ class Software(struct.PyTreeNode, kw_only=True):
         (
             "accumulate recompute_last last_kept flash cp_balanced unpadded_vocab graphed "
             "sparse_kernels whole_logits boundary_buffers freed_gradients eager "
-            "fused_sums split_rotary split_softmax route_bytes attention_rate attention_backward_rate "
+            "fused_sums split_rotary split_softmax route_bytes "
+            "attention_rate attention_backward_rate "
             "overlap_tp overlap_cp overlap_ep overlap_dp overlap_pp overlap_replica composed "
             "offload_optimizer offload_weights host_sums overlap_offload"
         ).split()

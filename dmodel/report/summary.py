@@ -19,9 +19,10 @@ def summary(found: Prediction) -> str:
     """Step time with its interval, time by cause, memory, utilization and cost."""
     d, asked = found.document, found.asked
     where = f"{asked.devices} × {asked.accelerator}"
+    model = asked.model_name or "a model without a name"
     lines = [
-        f"{asked.model_name or 'a model without a name'}, {int(asked.model.seq_len)} tokens, batch {asked.global_batch}, on "
-        f"{where}" + (f", {asked.stack}" if asked.stack else ""),
+        f"{model}, {int(asked.model.seq_len)} tokens, batch {asked.global_batch}, on {where}"
+        + (f", {asked.stack}" if asked.stack else ""),
         f"step {_seconds(d['step_time_s'])}{_interval(found)}",
         *_bars(found),
         _memory(found),
