@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dmodel.catalog.loader import (
@@ -119,19 +120,24 @@ def other_counts(name: str) -> dict[str, float]:
     its rates and memory over the chip's.
 
     >>> other_counts("MI250X"), other_counts("MI250X-GCD"), other_counts("TPU-v4")
-    ({'MI250X-GCD': 0.5}, {'MI250X': 2.0}, {'1/2 of TPU-v4': 0.5})
+    ({'MI250X-GCD': 0.5}, {'MI250X': 2}, {'1/2 of TPU-v4': 0.5})
     """
-    main, found = known_name("chips", name), {}
-    for whole, entry in table("chips").items():
-        count = trait(whole, "parts")
-        if count is None:
-            continue
-        each = entry["parts"].get("each", "")
-        if whole == main:
-            found[each or f"1/{count:g} of {whole}"] = 1.0 / count
-        elif each and each == main:
-            found[whole] = count
-    return found
+    main, parts = known_name("chips", name) or "", _with_parts()
+    wholes = {whole: of["value"] for whole, of in parts.items() if of.get("each") == main}
+    return {**_of_whole(main, parts), **wholes}
+
+
+def _with_parts() -> dict[str, Entry]:
+    """Chips of several parts, and what is said of these."""
+    return {name: each["parts"] for name, each in table("chips").items() if "parts" in each}
+
+
+def _of_whole(main: str, parts: Mapping[str, Entry]) -> dict[str, float]:
+    """A part of a chip that has several, in words, and its share."""
+    if main not in parts:
+        return {}
+    count = trait(main, "parts") or 1.0
+    return {parts[main].get("each", f"1/{count:g} of {main}"): 1.0 / count}
 
 
 def processor(name: str) -> str:

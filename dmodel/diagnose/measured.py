@@ -80,7 +80,7 @@ def measured(texts: Sequence[str], option: str = "--measured") -> Measured:
       InputError: none of the step, or two; an unknown kind or unit; of other machines another kind
         of figure than of these.
     """
-    text, beside = _apart([in_order(each) for each in texts], option)
+    text, beside = _apart(list(map(in_order, texts)), option)
     kind, value = _step(text, option)
     known: dict[str, Any] = {}
     for each in beside:
