@@ -167,6 +167,7 @@ PLAN = Plan.of(
     fused_sums=0.4,
     flash=0.7,
     split_rotary=0.3,
+    split_softmax=0.6,
     unpadded_vocab=0.4,
     whole_logits=0.3,
     whole_ends=0.4,
@@ -232,6 +233,7 @@ EDGE_PLANS = (
     SINGLE.having(
         dp=4.0, tp=8.0, recompute_attention=1.0, flash=0.0, fused_sums=1.0, split_rotary=1.0
     ),
+    SINGLE.having(flash=0.0, split_softmax=1.0),
     SINGLE.having(
         dp=4.0,
         tp=8.0,
@@ -546,6 +548,7 @@ def random_plans(rng: np.random.Generator, n: int) -> list[Plan]:
             "looped_experts",
             "fused_sums",
             "split_rotary",
+            "split_softmax",
             "recompute_products",
             "recompute_elementwise",
             "composed",

@@ -275,7 +275,8 @@ def cores(part: Part, m: Model, p: Plan) -> list[Mixing]:
     sizes = 2.0 * part.head_dim + part.qk_extra
     window = (part.window, part.chunk) if part.KIND == "attention" else (m.seq_len, m.seq_len)
     scores = t * keys_seen(m, p, *window) * part.n_heads / tp
-    unfused = 0.0 if flash else 13.0 * t * m.seq_len * part.n_heads / tp
+    moved = 24.0 if p.software.split_softmax else 13.0
+    unfused = 0.0 if flash else moved * t * m.seq_len * part.n_heads / tp
     times = 16.0 if part.head_dim % 8 and not flash else 1.0
     return [Mixing(2.0 * scores * sizes, scores if flash else 0.0, unfused, times)]
 
@@ -288,8 +289,9 @@ def _sparse_cores(x: Part, m: Model, p: Plan) -> list[Mixing]:
     fused, flash = bool(p.software.sparse_kernels), bool(p.software.flash)
     picked = keys_seen(m, p, x.index_top, m.seq_len)
     scores = t * (picked if fused else m.seq_len) * x.n_heads / tp
-    through = 13.0 * t * m.seq_len * x.n_heads / tp
-    moved = (0.0 if flash else through) if fused else 2.0 * through
+    pairs = t * m.seq_len * x.n_heads / tp
+    each = 24.0 if p.software.split_softmax else 13.0
+    moved = (0.0 if flash else each * pairs) if fused else 2.0 * 13.0 * pairs
     times = (16.0 if x.head_dim % 8 and not flash else 1.0) * (1.0 if fused else 16.0)
     powers = scores if fused and flash else 0.0
     main = Mixing(2.0 * scores * (2.0 * x.kv_rank + x.rope_dim), powers, moved, times)
@@ -466,7 +468,8 @@ def _kept_by_attention(x: Part, w: float, m: Model, p: Plan) -> float:
         own = (qk if x.own_keys else 0.0) + (e if x.own_keys or x.own_values else 0.0)
         queries = a * qk + x.n_kv_heads * own + (2.0 * a * e if x.output_gate else 0.0)
     unfused = not p.software.flash and not p.layout.recompute_attention
-    return 2.0 * queries + w * a * e + (5.0 * m.seq_len * a if unfused else 0.0)
+    held = 6.0 if p.software.split_softmax else 5.0
+    return 2.0 * queries + w * a * e + (held * m.seq_len * a if unfused else 0.0)
 
 
 def _kept_by_experts(x: Part, w: float, m: Model, p: Plan) -> float:

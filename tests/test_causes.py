@@ -1,5 +1,6 @@
 """Causes of what stands around a step, of what a figure counts, and of experts and memory."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -7,8 +8,10 @@ import dmodel
 from dmodel import counts
 from dmodel.api import question
 from dmodel.asked import ask, laid
+from dmodel.blocks.attention import scored, scores_kept
+from dmodel.blocks.part import site
 from dmodel.called import TIME
-from dmodel.diagnose.causes import beliefs, cause_named
+from dmodel.diagnose.causes import Effect, beliefs, cause_named
 from dmodel.diagnose.causes import tests as known_tests
 from dmodel.diagnose.diagnosis import diagnose
 from dmodel.diagnose.measured import Measured, measured
@@ -229,3 +232,81 @@ def test_a_test_of_many_numbers_says_which_one_each_cause_changes(dense):
     known = {each["name"]: each["looks"] for each in test["tells"]}
     assert len(set(known.values())) > 1
     assert known.get("other-batch", "sequences of a step").startswith("sequences of a step")
+
+
+def test_a_batch_forty_times_the_stated_one_is_found():
+    """Accumulation that is on by default."""
+    one = dmodel.Layout(micro_batch=8)
+    _, run, cases, _ = of("gpt-2", 1, one, 8)
+    _, _, _, found = of("gpt-2", 1, one, 8 * 40)
+    assert 8 * 32 in cases.number("plan.global_batch")[columns(cases, "other-batch")]
+    answer = diagnose(run, Measured("time", float(found.time[0])))
+    first = next(each for each in answer.causes if each.name not in ("nothing", "otherwise"))
+    assert (first.name, first.size) in (("other-batch", 32.0), ("other-batch", 64.0))
+
+
+def test_the_further_off_a_statement_the_less_probable():
+    effect = Effect(0.05, 1.0, 3.0, stated=1.0)
+    far = effect.weight(np.log(np.array([1.01, 2.0, 4.0, 32.0, 1.0 / 32.0])), stated=True)
+    assert far == pytest.approx([0.0, 1.0, 1 / 2, 1 / 5, 1 / 5])
+    far = effect.weight(np.log(np.array([2.0, 4.0, 32.0])), stated=False)
+    assert far == pytest.approx([1.0, 1 / 8, 1 / 125])
+
+
+def test_eager_attention_is_a_run_with_scores_in_kernels_of_their_own(dense):
+    asked, run, cases, found = dense
+    cluster, model, plan = run.records
+    i, unfused = columns(cases, "eager-attention")[0], columns(cases, "unfused-attention")[-1]
+    eager = plan.having(flash=0.0, split_softmax=1.0)
+    terms = TIME(cluster, model, eager, asked.coefficients, sharpness=SHARPNESS)
+    assert found.time[i] == pytest.approx(float(sum(terms.values())))
+    assert found.time[i] > 1.1 * found.time[unfused] > 1.1 * found.time[0]
+
+
+def test_unfused_attention_moves_and_keeps_more_bytes_where_nothing_of_it_is_fused(dense):
+    """24 bytes for 13 a score, of which 6 and 5 stay, by hand; fused attention moves none."""
+    _, run, _, _ = dense
+    model, plan = run.records.model, run.records.plan
+    for flash, split, moved, kept in ((0, 0, 13, 5), (0, 1, 24, 6), (1, 0, 0, 0), (1, 1, 0, 0)):
+        at = site(model, plan.having(flash=float(flash), split_softmax=float(split)))
+        found = float(scored(at, 32.0, 256.0, 1.0).softmax_bytes), float(scores_kept(at, 32.0))
+        assert found == pytest.approx((moved * 4096.0 * 4096 * 32, kept * 4096.0 * 32))
+
+
+def on(system: str, devices: int, **overrides: float):
+    job, plan = dmodel.Job("llama-3-8b", 4096, 64), dmodel.Layout(zero=3)
+    words = question(job, dmodel.cluster(system, devices), plan, overrides=overrides)
+    asked = ask(words, None)
+    return subject(stated(asked, laid(asked, {})))
+
+
+def test_a_die_counted_as_a_chip_is_the_run_on_dies():
+    """Chips of two dies read as dies, and dies as chips, are what the catalog has of them."""
+    chips, dies = on("MI250X-OAM", 8), on("Frontier", 8)
+    for one, other in ((chips, dies), (dies, chips)):
+        (reading,) = one.others["parts"]
+        own, known = reading.records.cluster, other.records.cluster
+        for leaf, right in zip(*map(jax.tree.leaves, (own.chip, known.chip)), strict=True):
+            assert float(leaf) == pytest.approx(float(right))
+        for leaf, right in zip(*map(jax.tree.leaves, (own.network, known.network)), strict=True):
+            assert leaf == pytest.approx(np.asarray(right))
+
+
+def test_a_run_on_dies_is_found_where_chips_were_stated():
+    chips = on("MI250X-OAM", 8)
+    cases = variants(chips, beliefs().causes)
+    found = responses(chips, cases)
+    i = columns(cases, "parts-of-chips")[0]
+    assert found.time[i] > 1.5 * found.time[0]
+    answer = named(diagnose(chips, Measured("time", float(found.time[i]))))
+    assert answer["parts-of-chips"].probability > cause_named("parts-of-chips").probability
+    assert answer["parts-of-chips"].says == "as MI250X-GCD"
+
+
+def test_only_chips_of_parts_are_counted_in_parts(dense):
+    _, run, cases, _ = dense
+    assert run.others["parts"] == () and not columns(cases, "parts-of-chips").size
+    (core,) = on("TPU-v4", 64).others["parts"]
+    assert core.label == "1/2 of TPU-v4"
+    (kept,) = on("MI250X-OAM", 8, domain_size=8).others["parts"]
+    assert kept.records.cluster.network.size[0] == 8.0

@@ -100,6 +100,18 @@ def test_a_log_is_diagnosed(tmp_path):
     assert "does not say all that a plan needs" in missing and "--set" in missing
 
 
+def test_a_shape_without_a_name_and_ratios_of_many_times_are_told_in_words():
+    sizes = "n_layers=6 d_model=384 n_heads=6 d_ff=1536 vocab=65".split()
+    shape = [part for size in sizes for part in ("--set", size)]
+    job = ["--chip", "A100", "--devices", "1", *shape, "--seq-len", "256", "--global-batch", "64"]
+    words = [*job, "--neighbours", "0", "--measured"]
+    slow, fast, near = (run("diagnose", *words, x).stdout for x in ("99s", "1us", "600ms"))
+    assert slow.startswith("own shape, 256 tokens")
+    assert "times as long): SLOWER" in slow
+    assert "times as fast): FASTER" in fast
+    assert "times as" not in near.partition("90 %")[0] and " %): in the range" in near
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -109,6 +121,8 @@ def test_a_log_is_diagnosed(tmp_path):
         ([*PLAN, "--measured", "5s", "--figure", "way.svg"], "name of a PNG"),
         ([*PLAN, "--measured", "5s", "--neighbours", "-1"], "expected an integer"),
         (["no such file.csv"], "no such file.csv"),
+        ([*PLAN, "--measured", "5.2", "s"], "in quotes: --measured '5.2 s'"),
+        ([*PLAN, "--measured", "MFU 40"], "such as 41%mfu"),
     ],
 )
 def test_mistakes_are_told(words, says):

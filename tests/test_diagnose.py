@@ -66,7 +66,7 @@ def test_probabilities_before_anything_is_measured_add_up_to_one_and_have_reason
     assert len({c.name for c in held.causes}) == len(held.causes) > 20
     for cause in held.causes:
         assert cause.why and bool(cause.source) == bool(cause.date)
-        assert cause.changes or cause.size.of in ("releases", "chips")
+        assert cause.changes or cause.size.of in ("releases", "chips", "parts")
         assert cause.name in markdown()
 
 

@@ -34,6 +34,9 @@ from dmodel.errors import InputError
         ("20 TFLOPs", "flops_per_s_per_device", 20e12),
         ("180 TFLOPS/s/GPU", "flops_per_s_per_device", 180e12),
         ("24.3 % MFU", "mfu", 0.243),
+        ("MFU 24.3%", "mfu", 0.243),
+        ("mfu: 0.243", "mfu", 0.243),
+        ("mfu=24.3 %", "mfu", 0.243),
     ],
 )
 def test_units_of_practice_are_read(text, kind, value):
@@ -51,6 +54,7 @@ def test_units_of_practice_are_read(text, kind, value):
         ("3tok", "with a unit"),
         ("3s/s", "with a unit"),
         ("3parsec", "with a unit"),
+        ("MFU high", "with a unit"),
         ("3tok/s/gpu/gpu", "with a unit"),
         ("0it/s", "positive"),
         ("3h/0steps", "positive"),

@@ -157,6 +157,11 @@ def test_what_a_user_says_is_kept_but_what_a_word_means_is_replaced() -> None:
     [
         ("llm-foundry", {}, "recompute_last", 0.0),
         ("llm-foundry/pure", {}, "recompute_last", 1.0),
+        ("llm-foundry", {"recompute": "", "model": "mpt-7b"}, "recompute_layers", 1.0),
+        ("llm-foundry", {"recompute": "none", "model": "mpt-7b"}, "recompute_layers", None),
+        ("llm-foundry", {"recompute": "", "model": "mpt-1b"}, "recompute_layers", None),
+        ("huggingface", {"attention": "none"}, "split_softmax", 1.0),
+        ("huggingface", {"attention": "flash"}, "split_softmax", None),
         ("llm-foundry", {"n_experts": 8.0}, "recompute_last", None),
         ("llm-foundry", {"tuning": "lora"}, "weight_bytes", None),
         ("llm-foundry", {"precision": "fp32"}, "weight_bytes", 4.0),

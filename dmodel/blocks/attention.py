@@ -34,6 +34,16 @@ GATE = Passes(3.0, 5.0)
 """Touches of attention's output by a gate: both read, the product written; backward both and the
 gradient read, two written."""
 
+MOVED, MOVED_SPLIT = 13.0, 24.0
+"""Bytes that unfused attention moves for a score, forward: by one kernel for scale, mask and
+softmax in 16 bits, 13 (written and read, probabilities written and read, and dropout's read, write
+and mask); by a kernel each, 24: written (2), scaled (4), masked (4), softmax to fp32 (6), cast (6),
+read (2), no dropout (Transformers, modeling_llama.py, eager attention, 2023-03 to today)."""
+
+HELD, HELD_SPLIT = 5.0, 6.0
+"""Bytes of a score that unfused attention keeps: probabilities before and after dropout, and its
+mask (Korthikanti et al. 2022); or probabilities in fp32, and cast."""
+
 VECTOR = 16.0
 """Peak rate of 16-bit products on matrix units over that without: 312 to 19.5 TFLOP/s on A100, 989
 to 67 on H100 (NVIDIA data sheets)."""
@@ -62,8 +72,7 @@ def seen(at: Site, window: Array, chunk: Array = ALL) -> Array:
 def scored(at: Site, heads: Array, sizes: Array, share: Array) -> Core:
     """The core of attention over a share of the keys: `2 t s a (scores' + values' size) share / tp`
     FLOPs and one exponential for each score; softmax's traffic where it is not fused, `13 b a s
-    (s/cp) / tp`: scores written and read, probabilities written and read, and dropout's read, write
-    and mask (Korthikanti et al. 2022 count 5 b a s² stored).
+    (s/cp) / tp`, or 24 (`MOVED`, `MOVED_SPLIT`).
 
     Args:
       sizes: of a head's scores and values together [count].
@@ -71,7 +80,8 @@ def scored(at: Site, heads: Array, sizes: Array, share: Array) -> Core:
     pairs = at.t * at.s * heads / at.layout.tp
     flash = at.software.flash
     scores = pairs * share
-    return Core(2.0 * scores * sizes, flash * scores, 13.0 * pairs * (1.0 - flash))
+    moved = MOVED + (MOVED_SPLIT - MOVED) * at.software.split_softmax
+    return Core(2.0 * scores * sizes, flash * scores, moved * pairs * (1.0 - flash))
 
 
 def off_matrix_units(head_dim: Array, flash: Array) -> Array:
@@ -106,10 +116,11 @@ def kernels(at: Site) -> Array:
 
 
 def scores_kept(at: Site, heads: Array) -> Array:
-    """Bytes of scores that unfused attention keeps, `5 t s a` (Korthikanti et al. 2022); none where
-    the core is done again [byte]."""
+    """Bytes of scores that unfused attention keeps, `5 t s a`, or 6 (`HELD`, `HELD_SPLIT`); none
+    where the core is done again [byte]."""
     unfused, again = 1.0 - at.software.flash, at.layout.recompute_attention
-    return 5.0 * at.s * heads * unfused * (1.0 - again)
+    held = HELD + (HELD_SPLIT - HELD) * at.software.split_softmax
+    return held * at.s * heads * unfused * (1.0 - again)
 
 
 class Attention(struct.PyTreeNode, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dmodel.blocks.attention import ALL, VECTOR, off_matrix_units, scored, seen
+from dmodel.blocks.attention import ALL, MOVED, VECTOR, off_matrix_units, scored, seen
 from dmodel.blocks.latent import Latent
 from dmodel.blocks.part import WORD, Core, Kept, Passes, Product, Site, Weights, Work
 from dmodel.smooth import ramp
@@ -68,7 +68,7 @@ class Sparse(Latent, kw_only=True):
         fused = at.software.sparse_kernels
         share = 1.0 - fused * (1.0 - seen(at, self.index_top))
         core = scored(at, self.n_heads, 2.0 * self.kv_rank + self.rope_dim, share)
-        through = UNFUSED * 13.0 * at.t * at.s * self.n_heads / at.layout.tp
+        through = UNFUSED * MOVED * at.t * at.s * self.n_heads / at.layout.tp
         stretch = off_matrix_units(self.head_dim, at.software.flash)
         return core._replace(
             exponentials=fused * core.exponentials,

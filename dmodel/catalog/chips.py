@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dmodel.catalog.loader import (
@@ -40,9 +41,10 @@ COEFFICIENTS = ("power_demand", "grouped_efficiency", *SINGLE)
 full clock over what the limit leaves. grouped_efficiency: share of their rate that products of
 experts keep."""
 
-TRAITS = {"last_level_cache": "byte"} | dict.fromkeys(COEFFICIENTS, "1")
-"""Numbers that only some chips have, and the unit of each: `COEFFICIENTS`, and last_level_cache,
-the largest cache before the memory."""
+TRAITS = {"last_level_cache": "byte", "parts": "count"} | dict.fromkeys(COEFFICIENTS, "1")
+"""Numbers that only some chips have, and the unit of each: `COEFFICIENTS`; last_level_cache, the
+largest cache before the memory; parts, dies or cores of which each counts as a device, or that a
+name counts ("v5p-8" has four chips)."""
 
 
 USUAL = ("bf16", "fp16")
@@ -111,6 +113,31 @@ def trait(name: str, key: str) -> float | None:
     main = known_name("chips", name)
     entry = {} if main is None else table("chips")[main].get(key)
     return number(entry, TRAITS[key], f"chips/{main}/{key}") if entry else None
+
+
+def other_counts(name: str) -> dict[str, float]:
+    """What else a device of a chip may be, where its parts are counted, or it is one: in words →
+    its rates and memory over the chip's.
+
+    >>> other_counts("MI250X"), other_counts("MI250X-GCD"), other_counts("TPU-v4")
+    ({'MI250X-GCD': 0.5}, {'MI250X': 2}, {'1/2 of TPU-v4': 0.5})
+    """
+    main, parts = known_name("chips", name) or "", _with_parts()
+    wholes = {whole: of["value"] for whole, of in parts.items() if of.get("each") == main}
+    return {**_of_whole(main, parts), **wholes}
+
+
+def _with_parts() -> dict[str, Entry]:
+    """Chips of several parts, and what is said of these."""
+    return {name: each["parts"] for name, each in table("chips").items() if "parts" in each}
+
+
+def _of_whole(main: str, parts: Mapping[str, Entry]) -> dict[str, float]:
+    """A part of a chip that has several, in words, and its share."""
+    if main not in parts:
+        return {}
+    count = trait(main, "parts") or 1.0
+    return {parts[main].get("each", f"1/{count:g} of {main}"): 1.0 / count}
 
 
 def processor(name: str) -> str:

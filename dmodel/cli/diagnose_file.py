@@ -25,6 +25,11 @@ def of_file(
       InputError: no such file or row, several rows without `--line`, options of a plan beside a
         file, nothing measured.
     """
+    if texts and not path.exists():
+        raise InputError(
+            f"{path}: no such file; expected a trace file, a log or a profile. A figure with a "
+            f"space is one word in quotes: --measured '{texts[-1]} {path}'"
+        )
     _refuse_options(job, degrees)
     ready()
     from calibration.traces.files import is_table

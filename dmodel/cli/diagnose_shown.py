@@ -54,13 +54,12 @@ def show(d: Document) -> None:
 
 def _verdict(d: Document) -> list[str]:
     low, high = d["interval"]
-    more = 100.0 * (d["ratio"] - 1.0) + 0.0
     than = percent(d["percentile"]) if d["percentile"] >= 0.5 else percent(1.0 - d["percentile"])
     side = "longer" if d["percentile"] >= 0.5 else "less time"
     mfu = d["mfu"]
     lines = [
         f"Measured {seconds(d['measured'])} a step, predicted {seconds(d['predicted'])} "
-        f"({more:+.0f} %): {VERDICT[d['verdict']]}.",
+        f"({_against(d['ratio'])}): {VERDICT[d['verdict']]}.",
         f"{percent(d['level'], 0)} of such runs take {seconds(low)} to {seconds(high)}; this one "
         f"takes {side} than {than} of them.",
         f"That is {digits(d['tokens_per_s_per_device'], 4)} tokens/s per device, MFU "
@@ -75,6 +74,19 @@ def _verdict(d: Document) -> list[str]:
     )
     lines.append(f"Terms of the predicted step, part of any such run: {listed}.")
     return [*lines, *(_part(name, part) for name, part in d["parts"].items())]
+
+
+MANY = 10.0
+"""Ratio from which steps are told apart by how many times they take, not by a percentage."""
+
+
+def _against(ratio: float) -> str:
+    """A measured step against the predicted one."""
+    if ratio >= MANY:
+        return f"{ratio:.3g} times as long"
+    if ratio <= 1.0 / MANY:
+        return f"{1.0 / ratio:.3g} times as fast"
+    return f"{100.0 * (ratio - 1.0) + 0.0:+.0f} %"
 
 
 def _part(name: str, part: Document) -> str:

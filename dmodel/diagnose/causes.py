@@ -127,11 +127,13 @@ class Test(NamedTuple):
 
 class Effect(NamedTuple):
     """How much causes change a step: at least, and usually at most [1]; beyond that a change whose
-    logarithm is x times as large is x^−tail times as probable, as nobody leaves a run at that."""
+    logarithm is x times as large is x^−tail times as probable, as nobody leaves a run at that; and
+    x^−stated times where the run is only another than the stated one (`Cause.stated`)."""
 
     least: float
     usual: float
     tail: float
+    stated: float = 1.0
 
     def weight(self, change: np.ndarray, stated: bool = False) -> np.ndarray:
         """Prior of sizes by the change of ln t that they make, up to a factor.
@@ -140,8 +142,9 @@ class Effect(NamedTuple):
           stated: whether the run is only another than the stated one (`Cause.stated`).
         """
         size = np.abs(change)
-        beyond = 1.0 if stated else np.maximum(size / np.log1p(self.usual), 1.0)
-        return np.where(size >= np.log1p(self.least), beyond**-self.tail, 0.0)
+        beyond = np.maximum(size / np.log1p(self.usual), 1.0)
+        tail = self.stated if stated else self.tail
+        return np.where(size >= np.log1p(self.least), beyond**-tail, 0.0)
 
 
 class Beliefs(NamedTuple):

@@ -69,6 +69,7 @@ SHOWN = (
 """Units, as errors list them."""
 
 _NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+"
+_BEFORE = re.compile(rf"^\s*mfu\s*[:=]?\s*((?:{_NUMBER})\s*%?)\s*$", re.IGNORECASE)
 _FACTOR = re.compile(rf"({_NUMBER})?([^\d.,]*)", re.IGNORECASE)
 
 
@@ -92,16 +93,25 @@ class Factor(NamedTuple):
         return self.number * self.each
 
 
+def in_order(text: str) -> str:
+    """A figure whose unit is a word before it, as logs print utilizations, with the word behind.
+
+    >>> in_order("MFU: 41.3%"), in_order("mfu=0.4"), in_order("5 s")
+    ('41.3%mfu', '0.4mfu', '5 s')
+    """
+    return _BEFORE.sub(r"\1mfu", text)
+
+
 def figure(text: str, what: str) -> Figure:
     """A figure of a step from words.
 
-    >>> figure("0.5 it/s", "--measured").value
-    2.0
+    >>> figure("0.5 it/s", "--measured").value, figure("MFU 50%", "--measured").value
+    (2.0, 0.5)
 
     Raises:
       InputError: no number, no positive one, an unknown unit, or a unit of something else.
     """
-    head, *below = _spelled(text).split("/")
+    head, *below = _spelled(in_order(text)).split("/")
     if any(re.match(r"[\d.,]*epoch", part) for part in below):
         raise InputError(
             f"{what} {text!r}: an epoch is as long as the data; give its time over its sequences, "

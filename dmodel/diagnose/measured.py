@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dmodel import counts
 from dmodel.diagnose.causes import Test, tests
-from dmodel.diagnose.figures import figure
+from dmodel.diagnose.figures import figure, in_order
 from dmodel.errors import InputError
 from dmodel.records import Cluster, Model, Plan
 from dmodel.run import CONVENTION
@@ -80,7 +80,7 @@ def measured(texts: Sequence[str], option: str = "--measured") -> Measured:
       InputError: none of the step, or two; an unknown kind or unit; of other machines another kind
         of figure than of these.
     """
-    text, beside = _apart(texts, option)
+    text, beside = _apart(list(map(in_order, texts)), option)
     kind, value = _step(text, option)
     known: dict[str, Any] = {}
     for each in beside:

@@ -10,7 +10,7 @@ import numpy as np
 
 from dmodel import uncertainty
 from dmodel.asked import Asked, where_blank
-from dmodel.catalog.chips import chip, generation
+from dmodel.catalog.chips import chip, generation, other_counts
 from dmodel.catalog.facts import release_of
 from dmodel.catalog.loader import known_name, table
 from dmodel.errors import InputError
@@ -45,7 +45,7 @@ class Subject(NamedTuple):
         (`uncertainty.points`); the first is the prediction's.
       misfit: Student-t scale of ln(time) that is not the coefficients' doing.
       footprint, memory_spread: of the stack, and standard deviation of ln(peak).
-      others: what lists sizes of causes ("releases", "chips") → the readings.
+      others: what lists sizes of causes ("releases", "chips", "parts") → the readings.
     """
 
     records: Records
@@ -111,7 +111,11 @@ def stated(asked: Asked, found: Resolved) -> Stated:
 def subject(run: Stated) -> Subject:
     """A run, with what else it might be."""
     records = Records(run.found.cluster, run.found.model, run.found.plan)
-    others = {"releases": _releases(run, records), "chips": _chips(run, records)}
+    others = {
+        "releases": _releases(run, records),
+        "chips": _chips(run, records),
+        "parts": _parts(run, records),
+    }
     kept = {name: _unlike(each, records) for name, each in others.items()}
     return of_profile(records, run.profile, run.accelerator, run.stack, kept)
 
@@ -121,6 +125,21 @@ MOST = 4
 
 FAR = 2.0
 """Sum of the logarithms of what tells two chips apart from which nobody takes one for the other."""
+
+
+SHARED = (
+    "flops_per_s",
+    "attention_flops_per_s",
+    "exponentials_per_s",
+    "hbm_bytes",
+    "hbm_bytes_per_s",
+    "idle_watts",
+    "peak_watts",
+    "price_per_s",
+    "host_bytes_per_s",
+    "host_memory_bytes_per_s",
+)
+"""Numbers of a chip of which a part has its share."""
 
 
 def _releases(run: Stated, records: Records) -> list[Other]:
@@ -161,6 +180,25 @@ def _chips(run: Stated, records: Records) -> list[Other]:
     apart = {other.label: _apart(other.records, records) for other in found}
     near = filter(lambda other: apart[other.label] <= FAR, found)
     return sorted(near, key=lambda other: apart[other.label])
+
+
+def _parts(run: Stated, records: Records) -> list[Other]:
+    """The same plan on as many parts of the stated chips, or on as many whole ones of the stated
+    parts: a part has its share of rates, memory and links, and a node as many more of them, unless
+    the devices of a node are stated."""
+    cluster, question = records.cluster, run.question
+    counted = any(question.number(name) for name in ("accel_per_node", "domain_size"))
+    found = []
+    for label, share in other_counts(run.accelerator).items():
+        each = {name: share * getattr(cluster.chip, name) for name in SHARED}
+        size = np.array(cluster.network.size, float)
+        size[0] = size[0] if counted else max(size[0] / share, 1.0)
+        network = cluster.network.replace(
+            size=size, bytes_per_s=share * np.asarray(cluster.network.bytes_per_s)
+        )
+        other = cluster.replace(chip=cluster.chip.replace(**each), network=network)
+        found.append(Other(label, records._replace(cluster=other)))
+    return found
 
 
 def _apart(one: Records, other: Records) -> float:

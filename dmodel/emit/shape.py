@@ -127,6 +127,12 @@ LAYER_KERNELS = (
         "splits it",
     ),
     Usual(
+        "split_softmax",
+        {"split_softmax": 0},
+        "without fused attention, softmax is one kernel where the framework has one; no setting "
+        "splits it",
+    ),
+    Usual(
         "narrow_gathers",
         {"narrow_gathers": 1},
         "whether tensor ranks gather in 8 bits follows from how the framework quantizes",

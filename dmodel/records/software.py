@@ -29,6 +29,7 @@ class Software(struct.PyTreeNode, kw_only=True):
       fused_experts: 1 = experts' products have activation and casts in them; 0 = kernels apart.
       fused_sums: 1 = products add to the gradients held; 0 = a kernel of its own adds.
       flash: 1 = attention kernels are fused; 0 = scores go through memory.
+      split_softmax: 1 = unfused scale, mask, fp32 softmax and cast are a kernel each; 0 = one.
       sparse_kernels: 1 = attention over picked keys is fused; 0 = all scores, in fp32, masked.
       split_rotary: 1 = several kernels rotate queries and keys; 0 = one does.
       unpadded_vocab: 1 = a rank's columns of logits are no multiple of 8; 0 = they are padded.
@@ -63,8 +64,8 @@ class Software(struct.PyTreeNode, kw_only=True):
             "accumulate recompute_last exchange_kept last_kept flash cp_balanced "
             "unpadded_vocab graphed sparse_kernels whole_logits whole_ends boundary_buffers "
             "freed_gradients eager "
-            "fused_sums split_rotary route_bytes attention_rate attention_backward_rate "
-            "stream_ratio loss_ratio "
+            "fused_sums split_rotary split_softmax route_bytes attention_rate "
+            "attention_backward_rate stream_ratio loss_ratio "
             "overlap_tp overlap_cp overlap_ep overlap_dp overlap_pp overlap_replica composed "
             "offload_optimizer offload_weights host_sums overlap_offload"
         ).split()
@@ -87,6 +88,7 @@ class Software(struct.PyTreeNode, kw_only=True):
     fused_experts: Array = 0.0
     fused_sums: Array = 0.0
     flash: Array = 1.0
+    split_softmax: Array = 0.0
     sparse_kernels: Array = 1.0
     split_rotary: Array = 0.0
     unpadded_vocab: Array = 0.0
