@@ -71,23 +71,7 @@ class Known(NamedTuple):
     belongs: Callable[[Difference], bool]
 
 
-KNOWN: dict[str, Known] = {
-    "compiled loss": Known(
-        reason="rows of June 2025 ran with a compiled loss; footprints of the family fitted to it",
-        count=569,
-        largest=0.667,
-        belongs=lambda d: (
-            d.source == "torchtitan"
-            and d.quantity.startswith(("plan.logit_bytes", "memory.", "fullest.", "oom_"))
-        ),
-    ),
-    "loss of plain PyTorch": Known(
-        reason="its loss is in fp32, so one row recomputes more of what it leaves blank",
-        count=20,
-        largest=0.333,
-        belongs=lambda d: d.stack == "pytorch/llama-recipes",
-    ),
-}
+KNOWN: dict[str, Known] = {}
 """Kinds of differences that are meant, by name; each difference belongs to the first that takes it:
 
     "gathers in 8 bits": Known(

@@ -209,7 +209,7 @@ def test_every_number_is_named_once():
     names = [x.name for x in e.entries] + [x.name for x in e.left_out]
     # of the model its own, a kind of layer, attention and an MLP
     model = 15 + 2 + 10 + 3
-    assert len(names) == len(set(names)) == 13 + 5 * 2 + model + 74 + len(NAMES)
+    assert len(names) == len(set(names)) == 13 + 5 * 2 + model + 75 + len(NAMES)
     reasons = {x.name: x.reason for x in e.left_out}
     assert reasons["network.size[1]"] == "infinite"
     choices = (
