@@ -377,3 +377,13 @@ def test_every_plan_of_a_run_says_days_and_dollars():
     )
     assert d["days"] == d["exact"][0]["days"] < d["exact"][1]["days"] * (1.0 + 1e-9)
     assert d["exact"][0]["run"]["tokens"] == 1e12
+
+
+@pytest.mark.parametrize(
+    ("words", "attention"),
+    [("--stack gpt-neox", "none"), ("--stack gpt-neox --attention flash", "flash"), ("", "flash")],
+)
+def test_attention_that_nobody_said_is_the_stacks(words, attention):
+    job = "--system A100-DGX --devices 8 --model pythia-1b --global-batch 64 --precision fp16"
+    found = document(job, words, "--brief --top 1")
+    assert found["exact"][0]["plan"]["attention"] == attention

@@ -151,6 +151,7 @@ def at_random(rng: random.Random) -> dict[str, Any]:
 
 
 @needs_browser
+@pytest.mark.slow
 def test_the_study_of_speed_sees_every_drag(written, tmp_path):
     asked = ["--quick", "--json", "--page", str(written), "--out", str(tmp_path)]
     command = [sys.executable, "-m", "experiments.explorer_speed", *asked]

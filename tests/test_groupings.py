@@ -44,6 +44,7 @@ STACKS = {
     "deepspeed": ("deepspeed", "bmtrain", "openrlhf", "xtuner"),
     "neuronx": ("neuronx", "optimum-neuron"),
     "habana": ("habana", "optimum-habana"),
+    "pytorch": ("pytorch", "nanogpt", "nanochat"),
 }
 """Beginnings of stacks' names by code base."""
 

@@ -915,10 +915,10 @@ PLANS = {
             'mode = "full"',
             'mode = "selective"\nselective_ac_option = "2"',
         ),
-        (0.5, 0, 0, 0, 0, 0, 0),
+        (0.5, 0, 0, 0, 1, 0, 0),
     ),
 }
-"""Configurations, and what version 0.1 made of their rows and notes, by the leaves of `AGAIN`."""
+"""Configurations, and what is made of their rows and notes, by the leaves of `AGAIN`."""
 
 
 @pytest.mark.parametrize("case", PLANS)

@@ -219,8 +219,9 @@ def test_layers_and_products_from_latents_of_megatron_bridge():
         ({"stack": "megatron-lm", "recompute": "full"}, 1.0, 1.0),
         ({"stack": "automodel", "recompute": "full", "flag": "lora"}, 1.0, 1.0),
         ({"stack": "automodel", "recompute": "full", "n_experts": "8", "top_k": "2"}, 1.0, 1.0),
-        ({"stack": "torchtitan", "recompute": "", "set": "recompute_layers=0.5"}, 0.5, 0.0),
-        ({"stack": "torchtitan", "recompute": "none"}, 0.0, 0.0),
+        ({"stack": "torchtitan/0.1.0", "recompute": "", "set": "recompute_layers=0.5"}, 0.5, 0.0),
+        ({"stack": "torchtitan", "recompute": "", "set": "recompute_layers=0.5"}, 0.5, 1.0),
+        ({"stack": "torchtitan/0.1.0", "recompute": "none"}, 0.0, 0.0),
     ],
 )
 def test_where_recomputation_ends(changes, share, last):

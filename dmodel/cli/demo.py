@@ -299,7 +299,7 @@ def _design(asked: Asked) -> tuple[Document, Plan]:
         found, assumed = search(asked, "exact", SHOWN_PLANS, limits=limits, progress=shown)
     document = found_document(asked, found, assumed)
     document["memory_limit"] = memory_limit(RISK, asked, found)
-    add_intervals(asked, stated_of(asked, "flash", "usual", limits, "time"), found, document)
+    add_intervals(asked, stated_of(asked, "", "usual", limits, "time"), found, document)
     document["published"] = near_published(asked, document)
     document["question"] = QUESTION
     document["coefficients"] = (

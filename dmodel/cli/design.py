@@ -48,7 +48,9 @@ Method = Annotated[
     ),
 ]
 Top = Annotated[int, typer.Option(help="Plans to show (exact search).")]
-Attention = Annotated[str, typer.Option(help="Fused attention: flash, none.")]
+Attention = Annotated[
+    str | None, typer.Option(help="Fused attention: flash, none; default: the stack's, else flash.")
+]
 Choice = Annotated[
     str,
     typer.Option(
@@ -109,7 +111,7 @@ def command(
     *,
     method: Method = None,
     top: Top = TOP,
-    attention: Attention = "flash",
+    attention: Attention = None,
     space: Choice = "usual",
     pareto: Pareto = False,
     law: Law = None,
@@ -132,7 +134,7 @@ def command(
     ways = Ways(
         method,
         top,
-        attention,
+        attention or "",
         space,
         pareto,
         law or [],

@@ -207,7 +207,7 @@ def search(
     asked: Asked,
     method: str,
     top: int,
-    attention: str = "flash",
+    attention: str = "",
     *,
     space: str = "usual",
     **how: Any,
