@@ -295,6 +295,7 @@ def test_ours_is_asked_of_a_base_that_hides_the_task():
 # --- results --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_quick_run_scores_memory(tmp_path, monkeypatch, capsys):
     run(monkeypatch, "run", "--quick", "--json", "--out", str(tmp_path))
     document = json.loads(capsys.readouterr().out)

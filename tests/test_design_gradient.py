@@ -82,7 +82,7 @@ def test_relaxed_plans_are_finite_at_the_edges(n):
     [
         (LARGE, 512, 1024, {}),
         (SMALL, 16, 64, {}),
-        (LARGE, 96, 96, {}),
+        pytest.param(LARGE, 96, 96, {}, marks=pytest.mark.slow),
         (GPT, 256, 1536, {"base": UNFUSED}),
         pytest.param(MIXTRAL, 128, 512, {"choices": EVERYTHING}, marks=pytest.mark.slow),
         pytest.param(GPT, 1024, 1536, {"choices": EVERYTHING}, marks=pytest.mark.slow),

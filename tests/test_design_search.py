@@ -92,6 +92,7 @@ def test_the_exact_best_is_the_best_of_a_loop(loop):
     assert found.unlimited == pytest.approx(seconds.min(), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_answer_does_not_depend_on_how_the_work_is_cut():
     p = stated()
     all_rows, whole = rows.all_rows(p.space), exact(p, top=20)

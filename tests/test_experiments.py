@@ -324,6 +324,7 @@ def test_pairs_differ_in_one_thing(tmp_path):
     assert all(x["clear"] == x["pairs"] and x["right side"] == 100.0 for x in found)
 
 
+@pytest.mark.slow
 def test_one_device(tmp_path):
     """Every measured step has a line, kinds of kernels have ratios, and the clock falls as it was
     seen to."""

@@ -10,8 +10,6 @@ from tests.studies import quick_study
 
 LISTED = studies(studies_folder())
 READY = [name for name, about in LISTED.items() if not about.needs]
-FAST = ("scaling_allreduce",)
-"""Studies of seconds; others as quick are run where more is asked of them."""
 
 
 def test_each_has_a_line_of_its_own():
@@ -21,9 +19,8 @@ def test_each_has_a_line_of_its_own():
     assert len({listed.about for listed in LISTED.values()}) == len(LISTED)
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in READY]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READY)
 def test_a_quick_run_leaves_a_figure_and_a_table(name, tmp_path):
     document = quick_study(name, tmp_path)
     assert document if name == "bench" else document["study"] == name and document["rows"]

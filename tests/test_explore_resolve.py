@@ -10,7 +10,7 @@ import pytest
 from tests.explored import Answer, at_random, by_page, by_python, of_rows
 from tests.javascript import needs_node
 
-QUICK, MANY = 150, 10_000
+QUICK, MANY = 75, 10_000
 
 
 def agree(found: Answer, want: Answer) -> str:

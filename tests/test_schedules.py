@@ -284,7 +284,9 @@ def compiled(name: str) -> tuple[dict[str, float], Callable, Callable]:
     )
 
 
-@pytest.mark.parametrize("name", ["zbv", "dualpipe", "dualpipev"])
+@pytest.mark.parametrize(
+    "name", ["zbv", "dualpipe", pytest.param("dualpipev", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("leaf", LEAVES)
 def test_gradients_are_finite_differences(name, leaf):
     base, total, slopes = compiled(name)
