@@ -69,6 +69,21 @@ def _columns_of_name(name: str) -> Mapping[str, float]:
     return columns_of(found) | {"n_params": float(parameters(found))}
 
 
+def name_of(model: Model, name: str) -> str:
+    """A name, where the catalog's model of that name has the sizes of a model; else "".
+
+    A vocabulary may be padded.
+
+    >>> from dmodel import catalog
+    >>> eight = catalog.transformer("llama-3-8b")
+    >>> name_of(eight, "llama-3-8b"), name_of(eight, "llama-3-70b")
+    ('llama-3-8b', '')
+    """
+    known, found = catalog_shape(name), columns_of(model)
+    same = known and all(found[n] == known[n] for n in FROM_MODEL if n != "vocab")
+    return name if same else ""
+
+
 def columns_of(model: Model) -> dict[str, float]:
     """What the columns of a shape say of a model: of parts that differ, of the one that most layers
     have; of an MLP that of routed experts where there are any."""
@@ -175,7 +190,7 @@ def _usual_width(question: Question) -> dict[str, float]:
 
 FILLED_BY: dict[Callable[[Question], dict[str, float]], str] = {
     filled: "as of {} in the catalog",
-    varied: "as of {} in the catalog, in proportion to d_model: other sizes are said",
+    varied: "as of {} in the catalog, scaled to the sizes given",
     _usual_width: f"{USUAL:g} d_model",
 }
 """What fills the open columns of a shape, the first that can, and whose they then are."""

@@ -1,9 +1,13 @@
 """What the shell knows of software without being told: the same as a row of traces that says as
 little."""
 
+import json
+
 import pytest
+from typer.testing import CliRunner
 
 from dmodel.catalog.loader import table
+from dmodel.cli import app
 from dmodel.cli.options import Degrees, Job
 from dmodel.cli.question import question_of
 from dmodel.left_blank import never_recompute
@@ -80,3 +84,12 @@ def test_the_shell_and_a_row_of_traces_tell_the_same_plan(stack, model, system, 
     facts = {str(each) for each in row.assumptions if each.source}
     assert facts and facts == {str(each) for each in found.assumptions if each.source}
     assert ("blank: " in told(found)) == ("blank: " in told(row))
+
+
+@pytest.mark.parametrize(("words", "flavor"), [("", "8B"), ("--set n_layers=8", None)])
+def test_a_preset_of_a_launcher_is_named_for_a_model_of_its_sizes_alone(words, flavor):
+    job = "predict --system H100-DGX --devices 8 --model llama-3-8b --seq-len 4096 --global-batch 8"
+    found = CliRunner().invoke(app, f"{job} {words} --emit torchtitan --json".split())
+    emitted = json.loads(found.stdout)["emit"]
+    assert emitted["settings"].get("model.flavor") == flavor
+    assert ("flavors" in str(emitted["left_out"])) == (flavor is None)

@@ -86,7 +86,7 @@ def test_a_known_model_with_other_sizes_keeps_the_rest():
     fewer = asked_of(model="deepseek-v3", n_layers=10)
     assert size(fewer.model, "n_layers") == 10.0 and size(fewer.model, "kv_rank") == 512.0
     assert size(fewer.model, "vocab") == 129280.0 and size(fewer.model, "n_experts") == 256.0
-    text = "n_experts, top_k as of deepseek-v3 in the catalog, in proportion to d_model: other"
+    text = "n_experts, top_k as of deepseek-v3 in the catalog, scaled to the sizes given"
     assert text in told(fewer)
     half = asked_of(model="llama-3-8b", d_model=2048).model
     names = ("d_ff", "n_heads", "n_kv_heads", "head_dim", "n_layers", "vocab")

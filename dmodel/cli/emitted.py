@@ -66,19 +66,21 @@ def emit_document(
     breaks.
 
     Args:
-      model_name: "" where the model is none of the catalog's; None = as asked for.
+      model_name: "" where the model is none of the catalog's; None = as asked for, where its sizes
+        are those of that name.
     """
     import math
 
     import numpy as np
 
     from dmodel.emit import Job, emit
+    from dmodel.named_shape import name_of
 
     inner = float(np.asarray(asked.cluster.network.size)[0])
     job = Job(
         model=model,
         plan=plan,
-        model_name=asked.model_name if model_name is None else model_name,
+        model_name=name_of(model, asked.model_name) if model_name is None else model_name,
         precision=asked.precision,
         accelerator=asked.accelerator,
         per_domain=int(inner) if math.isfinite(inner) else int(float(plan.devices)),
