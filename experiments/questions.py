@@ -17,9 +17,9 @@ answered:
 Where the answer names a faster micro-batch in place of one that nobody said, times with it count
 as well.
 
-Apart from that stand peaks of memory (`peak_gib`, within 10 %), and whether intervals of 90 % hold
-times and hours (`inside`). `seen` marks questions that something was
-mended on: only the others are held out.
+Two figures stand apart: peaks of memory (`peak_gib`, within 10 %), and whether intervals of 90 %
+hold times and hours (`inside`). `seen` marks questions that something was mended on. Only the
+others are held out.
 `python -m experiments.questions [--only TEXT …] [--quick] [--json] [--out DIR]`
 """
 
@@ -258,7 +258,7 @@ def _counted(about: str, held_out: bool, some: Sequence[Line]) -> Line:
     right = sum(each["right"] for each in some)
     return {
         "about": about,
-        "asked": "held out" if held_out else "before",
+        "asked": "held out" if held_out else "mended on",
         "questions": len(some),
         "right": right,
         "share": 100.0 * right / len(some),

@@ -81,7 +81,7 @@ def test_an_answer_is_judged_and_counted(monkeypatch):
     assert right["right"] and right["ratio_right"] and not right["peak_gib_right"]
     assert not wrong["right"] and wrong["said"] == "no answer: no such model"
     first, *_, last = summary([right, wrong])
-    assert (first["asked"], first["questions"], first["right"]) == ("before", 1, 0)
+    assert (first["asked"], first["questions"], first["right"]) == ("mended on", 1, 0)
     assert (last["about"], last["asked"], last["right"], last["peaks right"]) == (
         *("all", "held out"),
         *(1, 0),
